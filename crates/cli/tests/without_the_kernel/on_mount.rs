@@ -148,6 +148,7 @@ impl OnMount {
                 count(rustix::fs::seek(self.file(*slot)?, to).map(|offset| offset as usize))
             }
             Operation::List { slot } => {
+                rustix::fs::seek(self.file(*slot)?, SeekFrom::Start(0))?;
                 let mut buffer = [MaybeUninit::uninit(); 4096];
                 let mut list = RawDir::new(self.file(*slot)?, &mut buffer);
                 let mut names = Vec::new();

@@ -131,6 +131,7 @@ impl OnVfs {
                 Ok(vfs.seek(self.file(*slot)?, offset, from)?.to_string())
             }
             Operation::List { slot } => {
+                vfs.seek(self.file(*slot)?, 0, Seek::Start)?;
                 let mut names = Vec::new();
                 vfs.read_directory(self.file(*slot)?, &mut |found| {
                     names.push(String::from_utf8_lossy(found.name).into_owned());

@@ -8,39 +8,159 @@ pub const SLOTS: usize = 6;
 /// A call. Paths begin in the root.
 #[derive(Debug, Clone)]
 pub enum Operation {
-    Open { slot: usize, path: String, flags: i32, mode: u32 },
-    Close { slot: usize },
-    Read { slot: usize, length: usize },
-    ReadAt { slot: usize, offset: u64, length: usize },
-    Write { slot: usize, length: usize },
-    WriteAt { slot: usize, offset: u64, length: usize },
-    Seek { slot: usize, offset: i64, whence: i32 },
-    List { slot: usize },
-    TruncateOpen { slot: usize, length: u64 },
-    Allocate { slot: usize, flags: u32, offset: u64, length: u64 },
-    Copy { from: (usize, u64), to: (usize, u64), length: usize },
-    ChangeModeOpen { slot: usize, mode: u32 },
-    ChangeOwnerOpen { slot: usize, uid: Option<u32>, gid: Option<u32> },
-    LinkOpen { slot: usize, path: String },
-    OpenIn { slot: usize, directory: usize, path: String, flags: i32, mode: u32 },
-    Stat { path: String, follows: bool },
-    Access { path: String, mode: u32, effective: bool },
-    MakeDirectory { path: String, mode: u32 },
-    MakeNode { path: String, mode: u32, rdev: u32 },
-    MakeLink { target: String, path: String },
-    Link { from: String, to: String, follows: bool },
-    Unlink { path: String },
-    RemoveDirectory { path: String },
-    Rename { from: String, to: String, flags: u32 },
-    ReadLink { path: String },
-    Truncate { path: String, length: u64 },
-    ChangeMode { path: String, mode: u32 },
-    ChangeOwner { path: String, uid: Option<u32>, gid: Option<u32>, follows: bool },
-    SetTimes { path: String, atime: i64, mtime: i64, follows: bool },
-    SetAttribute { path: String, name: &'static str, value: Vec<u8>, flags: i32, follows: bool },
-    GetAttribute { path: String, name: &'static str, follows: bool },
-    RemoveAttribute { path: String, name: &'static str, follows: bool },
-    ListAttributes { path: String, follows: bool },
+    Open {
+        slot: usize,
+        path: String,
+        flags: i32,
+        mode: u32,
+    },
+    Close {
+        slot: usize,
+    },
+    Read {
+        slot: usize,
+        length: usize,
+    },
+    ReadAt {
+        slot: usize,
+        offset: u64,
+        length: usize,
+    },
+    Write {
+        slot: usize,
+        length: usize,
+    },
+    WriteAt {
+        slot: usize,
+        offset: u64,
+        length: usize,
+    },
+    Seek {
+        slot: usize,
+        offset: i64,
+        whence: i32,
+    },
+    /// From the start: whether a listing goes on with names made since is nobody's promise.
+    List {
+        slot: usize,
+    },
+    TruncateOpen {
+        slot: usize,
+        length: u64,
+    },
+    Allocate {
+        slot: usize,
+        flags: u32,
+        offset: u64,
+        length: u64,
+    },
+    Copy {
+        from: (usize, u64),
+        to: (usize, u64),
+        length: usize,
+    },
+    ChangeModeOpen {
+        slot: usize,
+        mode: u32,
+    },
+    ChangeOwnerOpen {
+        slot: usize,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    },
+    LinkOpen {
+        slot: usize,
+        path: String,
+    },
+    OpenIn {
+        slot: usize,
+        directory: usize,
+        path: String,
+        flags: i32,
+        mode: u32,
+    },
+    Stat {
+        path: String,
+        follows: bool,
+    },
+    Access {
+        path: String,
+        mode: u32,
+        effective: bool,
+    },
+    MakeDirectory {
+        path: String,
+        mode: u32,
+    },
+    MakeNode {
+        path: String,
+        mode: u32,
+        rdev: u32,
+    },
+    MakeLink {
+        target: String,
+        path: String,
+    },
+    Link {
+        from: String,
+        to: String,
+        follows: bool,
+    },
+    Unlink {
+        path: String,
+    },
+    RemoveDirectory {
+        path: String,
+    },
+    Rename {
+        from: String,
+        to: String,
+        flags: u32,
+    },
+    ReadLink {
+        path: String,
+    },
+    Truncate {
+        path: String,
+        length: u64,
+    },
+    ChangeMode {
+        path: String,
+        mode: u32,
+    },
+    ChangeOwner {
+        path: String,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        follows: bool,
+    },
+    SetTimes {
+        path: String,
+        atime: i64,
+        mtime: i64,
+        follows: bool,
+    },
+    SetAttribute {
+        path: String,
+        name: &'static str,
+        value: Vec<u8>,
+        flags: i32,
+        follows: bool,
+    },
+    GetAttribute {
+        path: String,
+        name: &'static str,
+        follows: bool,
+    },
+    RemoveAttribute {
+        path: String,
+        name: &'static str,
+        follows: bool,
+    },
+    ListAttributes {
+        path: String,
+        follows: bool,
+    },
 }
 
 /// A time of [`Operation::SetTimes`] that stands for UTIME_NOW, and one for UTIME_OMIT.
