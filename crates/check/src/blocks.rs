@@ -107,7 +107,7 @@ impl Checker<'_> {
         let (extent, leaf, was_lost) = match record {
             Record::Block { extent, leaf } => (extent, leaf, false),
             Record::Lost { leaf, .. } => (None, leaf, true),
-            Record::SingleLog(_) | Record::Memory(_) | Record::Pointer { .. } => (None, None, false),
+            Record::SingleLog(_) | Record::Run(_) | Record::Memory(_) | Record::Pointer { .. } => (None, None, false),
         };
         // Allocated space may be behind the end of the file; data may not.
         let is_past_end = at.inside == 0 && !(leaf.is_none() && extent.is_some_and(|extent| extent.unwritten));

@@ -196,6 +196,13 @@ impl<'d> Dump<'d> {
                         walk.enter(&self.image, page, height, block)?;
                     }
                 }
+                Step::Run(found) => {
+                    let checksums = found.run.vector.map_or("no checksums".to_owned(), |line| format!("checksums from line {line}"));
+                    let wrong = if found.is_possible { "" } else { ", misplaced" };
+                    let (first, blocks) = (found.run.first, found.run.blocks);
+                    writeln!(out, "block {}: run of {blocks} blocks, pages from line {first}, {checksums}{wrong}", found.first)?;
+                    walk.leave_run();
+                }
                 Step::Block { block, record, .. } => self.block(number, inode, block, record, out)?,
                 Step::Lost { span, .. } => writeln!(out, "block {}: lost, {} blocks", span.first, span.count)?,
                 Step::Misfit { site, span } => writeln!(out, "block {}: record of another kind in line {}", span.first, site.line())?,
@@ -241,6 +248,7 @@ impl<'d> Dump<'d> {
                     self.leaf(number, inode.generation, block, leaf, out)?;
                 }
             }
+            Record::Run(run) => writeln!(out, "block {block}: run of {} blocks", run.blocks)?,
             Record::Pointer { page, height } => writeln!(out, "block {block}: pointer of height {height} to line {page}")?,
         }
         Ok(())

@@ -305,6 +305,26 @@ findings! {
         /// Block.
         block: u64
     } = "block_past_end" Error true;
+    /// A run of blocks that cannot be where it is, or as long as it is.
+    #[error("inode {inode}, block {block}: a run of {count} blocks cannot be here")]
+    RunMisplaced {
+        /// Inode.
+        inode: u64,
+        /// Its first block.
+        block: u64,
+        /// Its blocks.
+        count: u32
+    } = "run_misplaced" Error true;
+    /// A record within a run of blocks.
+    #[error("inode {inode}: block {overlapped} has a record, and is in the run from block {block} on")]
+    RunOverlapped {
+        /// Inode.
+        inode: u64,
+        /// First block of the run.
+        block: u64,
+        /// The first of its blocks that has a record.
+        overlapped: u64
+    } = "run_overlapped" Error true;
     /// An extent outside the block zone.
     #[error("inode {inode}, block {block}: {count} sectors from {sector} are outside the block zone")]
     ExtentOutside {
@@ -624,6 +644,8 @@ impl Finding {
             | Self::RecordKind { inode, .. }
             | Self::BlockPastEnd { inode, .. }
             | Self::ExtentOutside { inode, .. }
+            | Self::RunMisplaced { inode, .. }
+            | Self::RunOverlapped { inode, .. }
             | Self::ExtentTooLong { inode, .. }
             | Self::SectorsShared { inode, .. }
             | Self::ChecksumKindWrong { inode, .. }

@@ -43,6 +43,7 @@ mod repair;
 mod report;
 mod rescue;
 mod restore;
+mod runs;
 mod segments;
 mod superblock;
 mod tree;

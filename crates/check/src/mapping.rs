@@ -11,6 +11,7 @@ use crate::finding::{Damage, Finding, Target};
 use crate::inodes::sweep;
 use crate::mend::{Lost, Mend, Owner};
 use crate::namespace::OpenDirectory;
+use crate::runs::{FoundRun, position};
 use crate::tree::{Site, Span, Step, Walk};
 
 /// The mapping of an inode under inspection.
@@ -67,10 +68,14 @@ impl Checker<'_> {
     fn check_step(&mut self, mapping: &mut Mapping<'_>, walk: &mut Walk, step: Step) {
         let (inode, image) = (mapping.owner.inode, self.image);
         match step {
-            Step::DamagedLine { line, height, span, damage } => {
+            Step::DamagedLine { line, height, span, hidden, damage } => {
                 self.find(Finding::MappingDamaged { inode, line: line.number(), damage });
                 let lost = lost_of(self.image.geometry.block_bytes(), inode, mapping.inode.size, span);
                 self.cut(mapping, Mend::Line { owner: mapping.owner, line, height, span, lost });
+                for behind in 0..hidden {
+                    let (line, index) = position(line.nth(1), behind);
+                    self.cut_record(mapping, Site::Line { line, index }, Span { first: span.first + span.count + behind, count: 1 });
+                }
             }
             Step::DamagedRecord { site, span, damage } => {
                 self.find(Finding::MappingDamaged { inode, line: site.line().number(), damage });
@@ -88,8 +93,47 @@ impl Checker<'_> {
                     self.cut_record(mapping, site, span);
                 }
             }
+            Step::Run(run) => self.check_run(mapping, walk, &run),
             Step::Block { block, site, record } => self.check_record(mapping, block, site, record),
             Step::Lost { site, span } => self.check_lost(mapping, site, span),
+        }
+    }
+
+    /// A run as a whole; its blocks follow. What is wrong with it costs the blocks that only it names.
+    fn check_run(&mut self, mapping: &mut Mapping<'_>, walk: &mut Walk, found: &FoundRun) {
+        let (inode, block, count) = (mapping.owner.inode, found.first, found.run.blocks);
+        let line = found.site(0).line().number();
+        self.counts.runs += 1;
+        let mut stays = true;
+        if mapping.directory.is_some() || !self.image.superblock.has_memory_homes() {
+            self.find(Finding::RecordKind { inode, block, line });
+            stays = false;
+        } else if !found.is_possible {
+            self.find(Finding::RunMisplaced { inode, block, count });
+            stays = false;
+        } else if found.inline.is_none() {
+            self.find(Finding::MappingDamaged {
+                inode,
+                line: found.own_lines().next().map_or(0, LineAddress::number),
+                damage: Damage::Unreadable,
+            });
+            stays = false;
+        } else {
+            for line in found.own_lines() {
+                stays &= self.claim(inode, block, Target::Vector, line, 1);
+            }
+        }
+        if let Some(overlapped) = found.overlapped {
+            self.find(Finding::RunOverlapped { inode, block, overlapped });
+            mapping.whole = false;
+        }
+        if !stays {
+            walk.leave_run();
+            for block in &found.blocks {
+                self.cut_record(mapping, found.site(*block), Span { first: found.first + block, count: 1 });
+            }
+        } else if found.overlapped.is_some() {
+            self.cut(mapping, Mend::Dissolve { owner: mapping.owner, site: found.site(0) });
         }
     }
 

@@ -44,6 +44,8 @@ pub(crate) enum Mend {
     Line { owner: Owner, line: LineAddress, height: u32, span: Span, lost: Option<Lost> },
     /// A record is replaced, and with it lines of the block's leaf.
     Record { owner: Owner, site: Site, record: RecordBytes, leaf: Vec<(LineAddress, Line)>, lost: Option<Lost> },
+    /// A run becomes records of its blocks ([FR2] of `runs.rs`).
+    Dissolve { owner: Owner, site: Site },
     /// Everything below a record goes.
     Subtree { owner: Owner, site: Site, span: Span, lost: Option<Lost> },
     /// The block gets sectors of its own, with what the shared ones hold; `lost` if there are none.

@@ -28,6 +28,8 @@ pub struct Counts {
     pub sectors: u64,
     /// Pages of the memory zone that hold blocks.
     pub pages: u64,
+    /// Runs of blocks.
+    pub runs: u64,
     /// Data logs.
     pub logs: u64,
     /// Bytes in data logs.

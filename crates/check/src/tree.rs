@@ -3,11 +3,13 @@
 use tandemfs_device::{DeviceError, Structure};
 use tandemfs_format::inode::Inode;
 use tandemfs_format::mapping::{LINE_RECORDS, PAGE_RECORDS, Record, RecordBytes, line_records};
+use tandemfs_format::run::RunShape;
 use tandemfs_format::segment::Region;
-use tandemfs_format::{LineAddress, PAGE_LINES};
+use tandemfs_format::{Line, LineAddress, PAGE_LINES};
 
 use crate::finding::Damage;
 use crate::image::{Image, Page, line_of};
+use crate::runs::{FoundRun, position};
 
 /// Where a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +18,8 @@ pub(crate) enum Site {
     Inode,
     /// In a line of a mapping page.
     Line { line: LineAddress, index: usize },
+    /// In a run: where the block would have a record of its own. Index of the run in its page, and the block from the run's start.
+    InRun { page: LineAddress, head: u64, block: u64 },
 }
 
 impl Site {
@@ -24,6 +28,7 @@ impl Site {
         match self {
             Self::Inode => IN_INODE,
             Self::Line { line, .. } => line,
+            Self::InRun { page, head, .. } => position(page, head).0,
         }
     }
 }
@@ -48,14 +53,17 @@ pub(crate) enum Step {
     Pointer { site: Site, span: Span, page: LineAddress, height: u32 },
     /// A block that is not a hole.
     Block { block: u64, site: Site, record: Record },
+    /// A run, before its blocks. [`Walk::leave_run`] leaves them out; those of a run that cannot be are left out anyway.
+    Run(Box<FoundRun>),
     /// Everything below a record was given up by a repair.
     Lost { site: Site, span: Span },
     /// A record that belongs on another level.
     Misfit { site: Site, span: Span },
     /// A record that has no meaning, in a line that verifies.
     DamagedRecord { site: Site, span: Span, damage: Damage },
-    /// A line that does not verify, of a page of this height. The walk skips its contents.
-    DamagedLine { line: LineAddress, height: u32, span: Span, damage: Damage },
+    /// A line that does not verify, of a page of this height. The walk skips its contents. Within a run it has only holes: its span is
+    /// empty. Else it may have had a run: so many holes behind its records may have been blocks of that.
+    DamagedLine { line: LineAddress, height: u32, span: Span, hidden: u64, damage: Damage },
 }
 
 /// Blocks below a record of a page of this height.
@@ -68,10 +76,32 @@ struct Frame {
     height: u32,
     base: u64,
     next: u64,
+    /// The records before this one are in runs that were found.
+    of_run: u64,
     bytes: Page,
 }
 
 impl Frame {
+    /// A line, if it verifies.
+    fn verified(&self, image: &Image<'_>, (inode, generation): (u64, u32), line_index: u64) -> Option<Line> {
+        let line = line_of(self.bytes.as_slice(), line_index as usize);
+        let place = image.place(inode, generation, self.page.nth(line_index));
+        image.superblock.hole_lines().verify(&line, &place).is_ok().then_some(line)
+    }
+
+    /// The holes from the next record on that a run in the line before it may have covered.
+    fn hidden(&self, image: &Image<'_>, owner: (u64, u32)) -> u64 {
+        if self.height != 1 || !image.superblock.has_memory_homes() {
+            return 0;
+        }
+        let reach = RunShape::new(&image.geometry, false).blocks_max() - 1;
+        let is_hole = |index: &u64| {
+            let records = self.verified(image, owner, index / LINE_RECORDS as u64).map(|line| line_records(&line));
+            records.is_some_and(|records| records.get((index % LINE_RECORDS as u64) as usize) == Some(&Record::HOLE.encode()))
+        };
+        (self.next..PAGE_RECORDS.min(self.next + reach)).take_while(is_hole).count() as u64
+    }
+
     /// The first block of the next record.
     fn first_block(&self) -> u64 {
         self.base.saturating_add(below(self.height).saturating_mul(self.next))
@@ -84,6 +114,8 @@ pub(crate) struct Walk {
     generation: u32,
     root: Option<RecordBytes>,
     stack: Vec<Frame>,
+    /// The run whose blocks are visited, and how many of them were.
+    run: Option<(Box<FoundRun>, usize)>,
 }
 
 /// Line that findings name for the record in the inode.
@@ -91,14 +123,30 @@ const IN_INODE: LineAddress = LineAddress::new(0);
 
 impl Walk {
     pub(crate) fn new(number: u64, inode: &Inode) -> Self {
-        Self { inode: number, generation: inode.generation, root: Some(inode.root_record()), stack: Vec::new() }
+        Self { inode: number, generation: inode.generation, root: Some(inode.root_record()), stack: Vec::new(), run: None }
     }
 
     /// Goes down to a page that [`Step::Pointer`] named. Heights fall with every step, so there are at most eight pages.
     pub(crate) fn enter(&mut self, image: &Image<'_>, page: LineAddress, height: u32, block: u64) -> Result<(), DeviceError> {
         let bytes = image.page(Structure::Mapping, page)?;
-        self.stack.push(Frame { page, height, base: block, next: 0, bytes });
+        self.stack.push(Frame { page, height, base: block, next: 0, of_run: 0, bytes });
         Ok(())
+    }
+
+    /// Leaves out the blocks of the run of the last step.
+    pub(crate) fn leave_run(&mut self) {
+        self.run = None;
+    }
+
+    /// The next block of a run.
+    fn next_of_run(&mut self) -> Option<Step> {
+        let (run, next) = self.run.as_mut()?;
+        let Some(block) = run.blocks.get(*next).copied() else {
+            self.run = None;
+            return None;
+        };
+        *next += 1;
+        Some(Step::Block { block: run.first + block, site: run.site(block), record: run.record(block) })
     }
 
     /// The next step; holes are skipped.
@@ -112,8 +160,12 @@ impl Walk {
                     return Some(Step::Pointer { site, span: Span::of(0, below(height + 1)), page, height });
                 }
                 Ok(Record::Lost { height: height @ 1.., .. }) => return Some(Step::Lost { site, span: Span::of(0, below(height + 1)) }),
+                Ok(Record::Run(_)) => return Some(Step::Misfit { site, span: Span::of(0, u64::MAX) }),
                 Ok(record) => return Some(Step::Block { block: 0, site, record }),
             }
+        }
+        if let Some(step) = self.next_of_run() {
+            return Some(step);
         }
         loop {
             let frame = self.stack.last_mut()?;
@@ -127,24 +179,40 @@ impl Walk {
             if index == 0 {
                 let place = image.place(self.inode, self.generation, address);
                 if let Err(corrupt) = image.superblock.hole_lines().verify(&line, &place) {
-                    let span = Span::of(frame.first_block(), below(frame.height).saturating_mul(LINE_RECORDS as u64));
+                    let is_in_run = frame.next + LINE_RECORDS as u64 <= frame.of_run;
+                    let count = if is_in_run { 0 } else { below(frame.height).saturating_mul(LINE_RECORDS as u64) };
+                    let span = Span::of(frame.first_block(), count);
                     frame.next += LINE_RECORDS as u64;
-                    return Some(Step::DamagedLine { line: address, height: frame.height, span, damage: corrupt.into() });
+                    let hidden = if is_in_run { 0 } else { frame.hidden(image, (self.inode, self.generation)) };
+                    return Some(Step::DamagedLine { line: address, height: frame.height, span, hidden, damage: corrupt.into() });
                 }
             }
             let span = Span::of(frame.first_block(), below(frame.height));
             let site = Site::Line { line: address, index };
             let height = frame.height;
             frame.next += 1;
-            let Some(record) = line_records(&line).get(index).map(|record| record.decode(address)) else { continue };
+            let record = line_records(&line).get(index).map(|record| record.decode(address));
+            if let (1, Some(Ok(Record::Run(run)))) = (height, &record) {
+                let at = (frame.page, frame.next - 1, span.first);
+                let verified = |line_index: u64| frame.verified(image, (self.inode, self.generation), line_index);
+                let found = Box::new(FoundRun::of(image, at, *run, verified));
+                if found.is_possible {
+                    frame.of_run = frame.next - 1 + u64::from(run.blocks);
+                }
+                self.run = (found.is_possible && found.inline.is_some()).then(|| (found.clone(), 0));
+                return Some(Step::Run(found));
+            }
             return Some(match record {
-                Err(corrupt) => Step::DamagedRecord { site, span, damage: corrupt.into() },
-                Ok(Record::HOLE) => continue,
-                Ok(Record::Pointer { page, height: below }) if below + 1 == height => Step::Pointer { site, span, page, height: below },
-                Ok(Record::Lost { height: below @ 1.., .. }) if below + 1 == height => Step::Lost { site, span },
-                Ok(Record::Pointer { .. } | Record::Lost { height: 1.., .. }) => Step::Misfit { site, span },
-                Ok(record) if height == 1 => Step::Block { block: span.first, site, record },
-                Ok(_) => Step::Misfit { site, span },
+                None => continue,
+                Some(Err(corrupt)) => Step::DamagedRecord { site, span, damage: corrupt.into() },
+                Some(Ok(Record::HOLE)) => continue,
+                Some(Ok(Record::Pointer { page, height: below })) if below + 1 == height => {
+                    Step::Pointer { site, span, page, height: below }
+                }
+                Some(Ok(Record::Lost { height: below @ 1.., .. })) if below + 1 == height => Step::Lost { site, span },
+                Some(Ok(Record::Pointer { .. } | Record::Lost { height: 1.., .. })) => Step::Misfit { site, span },
+                Some(Ok(record)) if height == 1 => Step::Block { block: span.first, site, record },
+                Some(Ok(_)) => Step::Misfit { site, span },
             });
         }
     }

@@ -13,9 +13,10 @@ use tandemfs_format::attributes::{AttributePointer, Namespace};
 use tandemfs_format::identity::{BlockIdentity, Stamps};
 use tandemfs_format::inode::{file_type, state};
 use tandemfs_format::mapping::{BlockChecksum, LeafPointer, Record, SlotClass};
+use tandemfs_format::run::Run;
 use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::superblock::{Superblock, incompat, ro_compat};
-use tandemfs_format::{DataAddress, EMPTY_LINE, InodeNumber, LineAddress, Sector};
+use tandemfs_format::{DataAddress, EMPTY_LINE, InodeNumber, LINE_BYTES, LineAddress, SECTOR_BYTES, Sector, UNIT_LINES};
 use zerocopy::IntoBytes;
 
 /// An image, and what check must find in it.
@@ -243,7 +244,22 @@ plants! {
         let mut record = Record::HOLE.encode();
         record.tag = (5 << 9).into();
         image.put_record_bytes(TREE, TREE_PAGE, 1, record);
-    } => [MappingDamaged { inode: TREE, line: TREE_PAGE, damage: Damage::Field { field: "state", found: 5 } }];
+    } => [MappingDamaged { inode: TREE, line: TREE_PAGE, damage: Damage::Field { field: "sector", found: 0 } }];
+    run_that_is_too_long(image: crashed) {
+        image.edit_superblock(|superblock| superblock.incompat |= incompat::MEMORY_HOME);
+        let run = Run { first: LineAddress::new(6 * UNIT_LINES), blocks: 33, vector: Some(LineAddress::new(LEAVES + 32)) };
+        image.put_record(TREE, TREE_PAGE, 100, Record::Run(run));
+    } => [RunMisplaced { inode: TREE, block: 100, count: 33 }];
+    record_within_a_run(image: crashed) {
+        image.edit_superblock(|superblock| superblock.incompat |= incompat::MEMORY_HOME);
+        let zero = image.pair().data(&[0; SECTOR_BYTES]).to_le_bytes();
+        image.memory[6 * UNIT_LINES as usize * LINE_BYTES..][..BLOCK as usize].fill(0);
+        for sector in 0..16 {
+            image.memory[(LEAVES as usize + 32) * LINE_BYTES + sector * 4..][..4].copy_from_slice(&zero);
+        }
+        let run = Run { first: LineAddress::new(6 * UNIT_LINES), blocks: 2, vector: Some(LineAddress::new(LEAVES + 32)) };
+        image.put_record(TREE, TREE_PAGE, 1, Record::Run(run));
+    } => [RunOverlapped { inode: TREE, block: 1, overlapped: 2 }];
     leaf_line(image: crashed) { image.damage(FILE_LEAF); } => [MappingDamaged { inode: FILE, line: FILE_LEAF, damage: CHECKSUM }];
 
     page_above_the_mark(image: crashed) {

@@ -4,13 +4,15 @@ mod support;
 
 use std::sync::Arc;
 
+use support::restored::restored;
 use support::*;
 use tandemfs_check::Finding::{self, *};
-use tandemfs_check::{Dump, Target, check};
+use tandemfs_check::{Dump, RestoreOptions, Target, check};
 use tandemfs_device::{Drive, PersistenceDomain, Structure};
 use tandemfs_format::allocation_map::{PIECE_BYTES, PieceKind, encode};
 use tandemfs_format::inode::{file_type, flags};
 use tandemfs_format::mapping::{BlockChecksum, Extent, Record, SlotClass};
+use tandemfs_format::run::Run;
 use tandemfs_format::superblock::{incompat, ro_compat};
 use tandemfs_format::{DataAddress, InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYTES, UNIT_LINES};
 use tandemfs_fs::{FileSystem, FormatOptions, Home, MountOptions, NewInode, WriteOptions, make_file_system};
@@ -176,5 +178,157 @@ fn a_dump_says_where_a_block_lies() {
     let mut text = Vec::new();
     Dump::open(&Drive::new(device)).expect("opens").inode(file.get(), &mut text).expect("dumps");
     let text = String::from_utf8(text).expect("text");
-    assert!(text.contains("block 0: 16 pages from line 0x"), "{text}");
+    assert!(text.contains("block 0: run of 3 blocks, pages from line 0x"), "{text}");
+}
+
+/// Where runs are planted: their first block, first page, first checksum line, and number of blocks.
+const RUN_BLOCK: u64 = 100;
+const RUN_PAGES: u64 = PAGES + 64;
+const RUN_LINES: u64 = LEAVES + 32;
+const RUN_BLOCKS: u64 = 3;
+
+/// An image where blocks 100 to 102 of [`TREE`] are a run.
+fn runs() -> Image {
+    let mut image = homes();
+    image.edit_superblock(|superblock| superblock.ro_compat |= ro_compat::LOST_RECORDS);
+    for page in 0..RUN_BLOCKS * 16 {
+        let line = RUN_PAGES + page * 64;
+        let data = data_of(line, SECTOR_BYTES);
+        let checksum = image.pair().data(&data).to_le_bytes();
+        image.memory[line as usize * LINE_BYTES..][..SECTOR_BYTES].copy_from_slice(&data);
+        image.memory[RUN_LINES as usize * LINE_BYTES + page as usize * 4..][..4].copy_from_slice(&checksum);
+    }
+    put_run(&mut image, RUN_BLOCK, |_| {});
+    image.edit_inode(TREE, |inode| {
+        inode.size = (RUN_BLOCK + RUN_BLOCKS) * BLOCK;
+        inode.space_512 += RUN_BLOCKS * 128;
+    });
+    image
+}
+
+/// Plants the record of the run at a block, changed.
+fn put_run(image: &mut Image, block: u64, change: impl FnOnce(&mut Run)) {
+    let mut run = Run { first: LineAddress::new(RUN_PAGES), blocks: RUN_BLOCKS as u32, vector: Some(LineAddress::new(RUN_LINES)) };
+    change(&mut run);
+    image.put_record(TREE, TREE_PAGE, block, Record::Run(run));
+}
+
+#[test]
+fn a_run_is_in_order_and_dumped() {
+    let image = runs();
+    assert_eq!(image.findings(), []);
+    let mut text = Vec::new();
+    Dump::open(&Drive::new(image.device())).expect("opens").inode(TREE, &mut text).expect("dumps");
+    let text = String::from_utf8(text).expect("text");
+    assert!(text.contains("block 100: run of 3 blocks, pages from line 0x"), "{text}");
+}
+
+#[test]
+fn each_way_in_which_a_run_can_be_wrong_is_found_and_repaired() {
+    type Case = (&'static str, fn(&mut Image), Finding, Vec<(u64, u64)>);
+    let misplaced = RunMisplaced { inode: TREE, block: RUN_BLOCK, count: 3 };
+    let block = |number: u64| (number * BLOCK, BLOCK);
+    let all = vec![block(100), block(101), block(102)];
+    #[rustfmt::skip]
+    let cases: [Case; 11] = [
+        ("one that is too long", |image| put_run(image, RUN_BLOCK, |run| run.blocks = 33),
+            RunMisplaced { inode: TREE, block: RUN_BLOCK, count: 33 }, all.clone()),
+        ("across the end of its page of records", |image| {
+            image.put_record(TREE, TREE_PAGE, RUN_BLOCK, Record::HOLE);
+            put_run(image, 190, |_| {});
+            image.edit_inode(TREE, |inode| inode.size = 192 * BLOCK);
+        }, RunMisplaced { inode: TREE, block: 190, count: 3 }, vec![block(190), block(191)]),
+        ("across the end of a unit", |image| put_run(image, RUN_BLOCK, |run| run.first = LineAddress::new(PAGES + 470 * 64)),
+            misplaced.clone(), all.clone()),
+        ("checksum lines outside the zone", |image| put_run(image, RUN_BLOCK, |run| run.vector = Some(LineAddress::new(1 << 38))),
+            misplaced, all.clone()),
+        ("checksum lines of another region", |image| put_run(image, RUN_BLOCK, |run| run.vector = Some(LineAddress::new(DATA + 640))),
+            PointerMisplaced { inode: TREE, block: 101, target: Target::Vector, line: DATA + 641 }, all.clone()),
+        ("checksum lines of another block", |image| put_run(image, RUN_BLOCK, |run| run.vector = Some(LineAddress::new(TREE_VECTOR))),
+            LinesShared { inode: TREE, block: 100, target: Target::Vector, line: TREE_VECTOR }, vec![]),
+        ("without checksums", |image| put_run(image, RUN_BLOCK, |run| run.vector = None),
+            ChecksumKindWrong { inode: TREE, block: 101 }, all.clone()),
+        ("pages of another block", |image| put_run(image, RUN_BLOCK, |run| run.first = LineAddress::new(PAGES)),
+            LinesShared { inode: TREE, block: 100, target: Target::Pages, line: PAGES }, vec![]),
+        ("a record within it", |image| {
+            let log = image.log(DATA + 640, 0, 50, SlotClass::Line);
+            image.put_record(TREE, TREE_PAGE, 101, Record::SingleLog(log));
+            image.edit_inode(TREE, |inode| inode.space_512 -= 127);
+        }, RunOverlapped { inode: TREE, block: RUN_BLOCK, overlapped: 101 }, vec![]),
+        ("damaged data", |image| image.memory[(RUN_PAGES + 20 * 64) as usize * LINE_BYTES] ^= 1,
+            DataDamaged { inode: TREE, offset: RUN_BLOCK * BLOCK + 20 * 4096, sectors: 1 }, vec![(RUN_BLOCK * BLOCK + 20 * 4096, 4096)]),
+        ("behind the end", |image| image.edit_inode(TREE, |inode| inode.size = 101 * BLOCK),
+            BlockPastEnd { inode: TREE, block: 101 }, vec![]),
+    ];
+    for (what, plant, finding, lost) in cases {
+        let mut image = runs();
+        plant(&mut image);
+        assert!(image.findings().contains(&finding), "{what}: {:?}", image.findings());
+        let (mended, found_lost, left) = repaired(&image);
+        assert!(mended.contains(&finding), "{what}: {mended:?}");
+        assert_eq!(left, [], "{what}");
+        if !lost.is_empty() {
+            assert_eq!(found_lost, lost, "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_run_without_the_feature_is_found() {
+    let mut image = runs();
+    image.edit_superblock(|superblock| superblock.incompat = 0);
+    let finding = RecordKind { inode: TREE, block: RUN_BLOCK, line: TREE_PAGE + RUN_BLOCK / 3 };
+    assert!(image.findings().contains(&finding), "{:?}", image.findings());
+    assert_eq!(repaired(&image).2, []);
+}
+
+#[test]
+fn a_run_is_restored_and_what_it_no_longer_says_is_listed() {
+    let content: Vec<u8> = (0..RUN_BLOCKS * 16).flat_map(|page| data_of(RUN_PAGES + page * 64, SECTOR_BYTES)).collect();
+    let (report, tree) = restored(runs().device(), &RestoreOptions::default());
+    assert!(report.is_whole(), "{:?}", report.damaged);
+    assert!(tree["/tree"].content[(RUN_BLOCK * BLOCK) as usize..] == content);
+    for wrong in [
+        |image: &mut Image| put_run(image, RUN_BLOCK, |run| run.blocks = 33),
+        |image: &mut Image| image.memory[(TREE_PAGE + RUN_BLOCK / 3) as usize * LINE_BYTES + 40] ^= 0x5a,
+    ] {
+        let mut image = runs();
+        wrong(&mut image);
+        let (report, tree) = restored(image.device(), &RestoreOptions::default());
+        assert!(!report.is_whole(), "what was in the run is missing");
+        assert!(tree["/tree"].content.iter().skip((RUN_BLOCK * BLOCK) as usize).all(|byte| *byte == 0), "nothing else is taken for it");
+    }
+}
+
+/// A damaged line takes the run that it may have named with it: what is behind it does not read as a hole.
+#[test]
+fn a_damaged_line_with_the_record_of_a_run_loses_all_of_its_blocks() {
+    let mut image = runs();
+    image.memory[(TREE_PAGE + RUN_BLOCK / 3) as usize * LINE_BYTES + 40] ^= 0x5a; // more than one bit, which would be corrected
+    let (_, lost, left) = repaired(&image);
+    assert_eq!(left, []);
+    let all = [(99 * BLOCK, 4 * BLOCK)]; // the three records of the line, and the hole behind it
+    let total: u64 = lost.iter().map(|(_, bytes)| bytes).sum();
+    assert!(all[0].1 == total && lost.iter().all(|(offset, _)| *offset >= all[0].0), "{lost:?}");
+}
+
+/// A damaged line within a run had only holes: it is made anew and nothing is lost.
+#[test]
+fn a_damaged_line_within_a_run_loses_nothing() {
+    let mut image = runs();
+    image.edit_inode(TREE, |inode| inode.size = (RUN_BLOCK + 8) * BLOCK);
+    put_run(&mut image, 96, |run| (run.blocks, run.first) = (8, LineAddress::new(RUN_PAGES)));
+    image.put_record(TREE, TREE_PAGE, RUN_BLOCK, Record::HOLE);
+    for page in 0..8 * 16 {
+        let line = RUN_PAGES + page * 64;
+        let data = data_of(line, SECTOR_BYTES);
+        let checksum = image.pair().data(&data).to_le_bytes();
+        image.memory[line as usize * LINE_BYTES..][..SECTOR_BYTES].copy_from_slice(&data);
+        image.memory[RUN_LINES as usize * LINE_BYTES + page as usize * 4..][..4].copy_from_slice(&checksum);
+    }
+    image.edit_inode(TREE, |inode| inode.space_512 += 5 * 128);
+    assert_eq!(image.findings(), []);
+    image.memory[(TREE_PAGE + 33) as usize * LINE_BYTES + 40] ^= 0x5a; // blocks 99 to 101
+    let (mended, lost, left) = repaired(&image);
+    assert_eq!((mended.len(), lost, left), (1, vec![], vec![]));
 }

@@ -28,6 +28,7 @@ pub mod integer;
 pub mod journal;
 pub mod linearity;
 pub mod mapping;
+pub mod run;
 pub mod segment;
 pub mod size;
 pub mod space;

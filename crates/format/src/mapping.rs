@@ -8,6 +8,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use crate::checksum::Place;
 use crate::hole_lines::HoleLines;
 use crate::integer::{U16, U32, U40};
+use crate::run::Run;
 use crate::{Corrupt, DataAddress, EMPTY_LINE, Line, LineAddress, PAGE_LINES, Sector};
 
 /// Records in a line.
@@ -28,7 +29,7 @@ pub const VECTOR_LINE_SECTORS: u64 = 16;
 persistent! {
     /// A record: what one block of a file is, or a pointer to a page.
     pub struct RecordBytes [20] {
-        /// Bits 0–8 count, 9–11 state, 12–13 leaf class, 14 unchecked, 15 shared.
+        /// Bits 0–8 count (of a run: its blocks less one), 9–11 state, 12–13 leaf class, 14 unchecked, 15 shared.
         tag: U16 = 0,
         /// By state: `BlockBody`, `SingleLogBody` or `PointerBody`.
         body: [u8; 18] = 2,
@@ -36,13 +37,13 @@ persistent! {
 }
 
 persistent! {
-    /// Body of a record of state *hole*, *unwritten*, *block* or *lost*.
+    /// Body of a record of state *hole*, *unwritten*, *block*, *run* or *lost*.
     pub struct BlockBody [18] {
         /// First sector, or first line of the first page; 0 in a hole and where it is lost.
         sector: U40 = 0,
         /// Line of the leaf with the block's data logs; 0 none.
         leaf: U40 = 5,
-        /// Line of the checksum vector; with a count of 1, the checksum itself in the first four bytes.
+        /// Line of the checksum vector; with a count of 1, the checksum itself in the first four bytes. Of a run: its first checksum line.
         checksum: [u8; 5] = 10,
         /// Zone of the extent: 0 block zone, 1 memory zone.
         zone: u8 = 15,
@@ -116,7 +117,8 @@ const STATE_UNWRITTEN: u16 = 1;
 const STATE_BLOCK: u16 = 2;
 const STATE_MEMORY: u16 = 3;
 const STATE_SINGLE_LOG: u16 = 4;
-const STATE_POINTER: u16 = 6; // 5 is kept for runs of contiguous blocks
+const STATE_RUN: u16 = 5;
+const STATE_POINTER: u16 = 6;
 const STATE_LOST: u16 = 7;
 const ZONE_BLOCK: u8 = 0;
 const ZONE_MEMORY: u8 = 1;
@@ -285,6 +287,8 @@ pub enum Record {
     },
     /// A block that is one data log.
     SingleLog(LogEntry),
+    /// Several blocks in pages of the memory zone.
+    Run(Run),
     /// A page of a directory.
     Memory(LineAddress),
     /// A page of the tree.
@@ -341,6 +345,13 @@ impl Record {
             }
             Self::SingleLog(entry) => {
                 RecordBytes::of(STATE_SINGLE_LOG << 9, SingleLogBody { entry: entry.encode(), zero: [0; 3] }.as_bytes())
+            }
+            Self::Run(run) => {
+                let mut body = BlockBody::new_zeroed();
+                (body.sector, body.zone) = (U40::new(run.first.number()), ZONE_MEMORY);
+                body.checksum.copy_from_slice(U40::new(run.vector.map_or(0, LineAddress::number)).as_bytes());
+                let unchecked = if run.vector.is_none() { TAG_UNCHECKED } else { 0 };
+                RecordBytes::of((run.blocks - 1) as u16 | STATE_RUN << 9 | unchecked, body.as_bytes())
             }
             Self::Memory(address) => {
                 RecordBytes::of(STATE_MEMORY << 9, PointerBody { address: U40::new(address.number()), zero: [0; 13] }.as_bytes())
@@ -425,6 +436,25 @@ impl RecordBytes {
                 let extent = Extent { at, count, checksum, unwritten: state == STATE_UNWRITTEN };
                 Ok(Record::Block { extent: Some(extent), leaf })
             }
+            STATE_RUN => {
+                let Ok(body) = BlockBody::read_from_bytes(&self.body) else { unreachable!("the body has its size") };
+                let Ok(vector) = U40::read_from_bytes(&body.checksum) else { unreachable!("five bytes are five bytes") };
+                let (first, has_vector) = (body.sector.get(), vector.get() != 0);
+                if first == 0 || first % PAGE_LINES != 0 {
+                    return Err(field("sector", first));
+                }
+                if count == 0 || leaf_class != 0 || body.leaf.get() != 0 {
+                    return Err(field("count", count.into()));
+                }
+                if body.zone != ZONE_MEMORY {
+                    return Err(field("zone", body.zone.into()));
+                }
+                if has_vector != (tag & TAG_UNCHECKED == 0) {
+                    return Err(field("checksum", vector.get()));
+                }
+                let vector = has_vector.then(|| LineAddress::new(vector.get()));
+                Ok(Record::Run(Run { first: LineAddress::new(first), blocks: count + 1, vector }))
+            }
             STATE_SINGLE_LOG => {
                 let Ok(body) = SingleLogBody::read_from_bytes(&self.body) else { unreachable!("the body has its size") };
                 LogEntry::decode(&body.entry, line)?.map(Record::SingleLog).ok_or_else(|| field("length", 0))
@@ -441,7 +471,7 @@ impl RecordBytes {
                     _ => Err(field("count", count.into())),
                 }
             }
-            other => Err(field("state", other.into())),
+            other => unreachable!("three bits are below {other}"),
         }
     }
 }
@@ -562,6 +592,8 @@ mod tests {
                 leaf,
             },
             Record::SingleLog(entry((1 << 20) - 4096, 4096, SlotClass::Page)),
+            Record::Run(Run { first: LineAddress::new(U40::MAX & !63), blocks: 512, vector: Some(LineAddress::new(U40::MAX)) }),
+            Record::Run(Run { first: LineAddress::new(64), blocks: 2, vector: None }),
             Record::Memory(LineAddress::new(640)),
             Record::Pointer { page: LineAddress::new(640), height: HEIGHT_MAX },
             Record::LOST,
@@ -579,7 +611,8 @@ mod tests {
         let line = LineAddress::new(1);
         let with_tag = |tag: u16| RecordBytes { tag: tag.into(), body: [0; 18] };
         for tag in [
-            5 << 9,
+            STATE_RUN << 9,
+            STATE_RUN << 9 | 1,
             STATE_LOST << 9 | 9,
             STATE_LOST << 9 | 1 << 12,
             STATE_BLOCK << 9,
@@ -615,6 +648,19 @@ mod tests {
         for state in [STATE_HOLE, STATE_LOST] {
             assert!(decode(state, 0, ZONE_BLOCK).is_ok() && decode(state, 0, ZONE_MEMORY).is_err(), "what has no extent has no zone");
         }
+    }
+
+    #[test]
+    fn a_run_lies_in_the_memory_zone_and_has_no_leaf() {
+        let line = LineAddress::new(1);
+        let good = BlockBody { sector: U40::new(128), leaf: U40::new(0), checksum: [7, 0, 0, 0, 0], zone: ZONE_MEMORY, zero: [0; 2] };
+        let decode = |tag: u16, body: BlockBody| RecordBytes::of(STATE_RUN << 9 | tag, body.as_bytes()).decode(line).is_ok();
+        assert!(decode(1, good) && decode(1 | TAG_UNCHECKED, BlockBody { checksum: [0; 5], ..good }));
+        assert!(!decode(0, good), "one block");
+        assert!(!decode(1 | 1 << 12, good) && !decode(1, BlockBody { leaf: U40::new(9), ..good }));
+        assert!(!decode(1, BlockBody { zone: ZONE_BLOCK, ..good }) && !decode(1, BlockBody { zone: 2, ..good }));
+        assert!(!decode(1, BlockBody { sector: U40::new(129), ..good }) && !decode(1, BlockBody { sector: U40::new(0), ..good }));
+        assert!(!decode(1, BlockBody { checksum: [0; 5], ..good }) && !decode(1 | TAG_UNCHECKED, good));
     }
 
     #[test]

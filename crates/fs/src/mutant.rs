@@ -73,6 +73,10 @@ pub enum Mutant {
     FeatureByAttribute,
     /// R8: a record is persisted before the pages of the memory zone that it names are fenced ([XI1] of `data/extent_io.rs`).
     HomePagesNotFenced,
+    /// [BR4] of `index/runs.rs`: a block of a run gets a record of its own, and the run keeps the block too.
+    RunNotSplit,
+    /// [BR3] of `index/runs.rs`: the checksum lines of a group of blocks that is taken apart stay taken.
+    RunLinesKept,
     /// R8: a record is persisted before the blocks that it names are flushed.
     BlocksNotFlushed,
     /// R9: a write releases its range before its commit.

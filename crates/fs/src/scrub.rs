@@ -25,6 +25,7 @@ use tandemfs_format::hole_lines::holds_only_holes;
 use tandemfs_format::identity::BlockHalf;
 use tandemfs_format::inode::{Inode, file_type};
 use tandemfs_format::mapping::{LogEntry, Record, line_records};
+use tandemfs_format::run::Run;
 use tandemfs_format::segment::Segment;
 use tandemfs_format::superblock::Superblock;
 use tandemfs_format::{Corrupt, DataAddress, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_LINES, SECTOR_BYTES, Sector};
@@ -33,6 +34,7 @@ use crate::cache::LineStore;
 use crate::error::Error;
 use crate::file_system::FileSystem;
 use crate::index::block::{Base, Block};
+use crate::index::runs;
 use crate::index::tree;
 use crate::inodes::State;
 use crate::inodes::attribute_set::AttributeSet;
@@ -526,10 +528,15 @@ impl Scrub {
             for record in line.filter(|line| !holds_only_holes(line)).iter().flat_map(line_records) {
                 let (block, end) = (start, start.saturating_add(below));
                 start = end;
+                let record = record.decode(address);
+                if let (1, Ok(Record::Run(run))) = (height, &record) {
+                    self.run(medium, walk, (page, block - base), block, run);
+                    continue;
+                }
                 if end <= walk.from {
                     continue;
                 }
-                match record.decode(address) {
+                match record {
                     Ok(Record::HOLE) => {}
                     Ok(Record::Pointer { page, height: lower }) if lower + 1 == height => {
                         if let Some(next) = self.page(medium, walk, page, lower, block) {
@@ -546,6 +553,18 @@ impl Scrub {
             start = base.saturating_add(below.saturating_mul((index as u64 + 1) * tandemfs_format::mapping::LINE_RECORDS as u64));
         }
         None
+    }
+
+    /// Notes the blocks of a run, and scrubs the checksum lines that belong to it itself ([BR3] of `index/runs.rs`).
+    fn run(&mut self, medium: Medium<'_>, walk: &mut Walk, (page, index): (LineAddress, u64), block: u64, run: &Run) {
+        let shape = match runs::verified(medium.store, walk.owner, run, page, index) {
+            Ok(shape) => shape,
+            Err(error) => return self.find_error(walk.owner.inode, &error),
+        };
+        for line in runs::own_lines(run, shape, 0..run.blocks.into()) {
+            self.lines(medium, Some(walk.owner.inode), Structure::Mapping, line, 1, &|_, _: &Line| Ok(()));
+        }
+        walk.blocks.extend(block.max(walk.from)..block + u64::from(run.blocks));
     }
 
     /// Scrubs some of the blocks that were found. False if the inode is gone.

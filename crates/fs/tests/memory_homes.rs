@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use tandemfs_crash::{MemoryDevice, fill};
+use tandemfs_crash::{MemoryDevice, Recorded, check_device, fill};
 use tandemfs_device::{Drive, PersistenceDomain, Structure};
 use tandemfs_format::inode::file_type;
 use tandemfs_format::superblock::incompat;
 use tandemfs_format::{InodeNumber, LineAddress};
 use tandemfs_fs::{
-    AllocateMode, Error, FileSystem, FormatOptions, Home, LayoutOptions, LayoutPlace, MountOptions, NewInode, ScrubbedKind, SeekTo,
-    SetAttributes, WriteOptions, make_file_system, read_superblock,
+    AllocateMode, Error, FileSystem, FormatOptions, Growth, Home, LayoutOptions, LayoutPlace, MountOptions, NewInode, ScrubbedKind, SeekTo,
+    SetAttributes, WriteOptions, grow, make_file_system, read_superblock,
 };
 
 const BLOCK: usize = 64 << 10;
@@ -217,4 +217,30 @@ fn damage_of_a_page_is_an_error_and_is_scrubbed() {
     assert_eq!(found, [(ScrubbedKind::Pages, Some(69_632), address.offset_bytes())]);
     fs.set_home(file, Home::Block).expect("has a home");
     assert!(matches!(move_all(&fs, file), Err(Error::DamagedData { .. })), "damage stays where it is");
+}
+
+/// A zone that grows keeps what lies in it, saved maps included, and files use the new space.
+#[test]
+fn zones_grow_with_files_in_memory() {
+    let device = MemoryDevice::new(32 * MIB, 16 * MIB, PersistenceDomain::Adr);
+    make_file_system(&Drive::new(Arc::new(device.clone())), &FormatOptions::default()).expect("mkfs");
+    let fs = mounted(&Arc::new(device.clone()));
+    let file = at_home(&fs);
+    let content = fill(5, 5 * MIB as usize + 3000);
+    write(&fs, file, 0, &content);
+    write(&fs, file, MIB as usize + 100, &content[..3000]);
+    let expected = [&content[..MIB as usize + 100], &content[..3000], &content[MIB as usize + 3100..]].concat();
+    fs.unmount().expect("unmounts");
+    let Recorded { mut memory, mut blocks } = device.zones();
+    memory.resize(64 * MIB as usize, 0xdb);
+    blocks.resize(32 * MIB as usize, 0xdb);
+    let grown = MemoryDevice::from_zones(Recorded { memory, blocks }, PersistenceDomain::Adr);
+    grow(&Drive::new(Arc::new(grown.clone())), &Growth::default()).expect("grows");
+    check_device(&grown, false).expect("check finds nothing");
+    let fs = mounted(&Arc::new(grown.clone()));
+    assert!(fs.recovery().clean && read(&fs, file, 0, expected.len()) == expected);
+    write(&fs, file, 6 * MIB as usize, &fill(6, 30 * MIB as usize));
+    assert_eq!((pages(&fs), sectors(&fs)), (35 * 256, 0), "more than the zone had before");
+    fs.unmount().expect("unmounts");
+    check_device(&grown, false).expect("check finds nothing after it was filled");
 }

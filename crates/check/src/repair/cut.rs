@@ -61,7 +61,11 @@ pub(crate) fn plan(plan: &mut Plan<'_>) {
                 directories::rebuild(plan, *owner, &pages, Group::new());
             }
             Mend::Field { inode, field } => mend_field(plan, *inode, field),
-            Mend::ZeroSectors { .. } | Mend::ZeroLog { .. } => {}
+            Mend::Dissolve { owner, site: Site::InRun { page, head, .. } } => {
+                let group = plan.dissolved(*owner, *page, *head).unwrap_or_default();
+                plan.add(group);
+            }
+            Mend::Dissolve { .. } | Mend::ZeroSectors { .. } | Mend::ZeroLog { .. } => {}
         }
     }
     cut_findings(plan);
@@ -93,7 +97,7 @@ fn cut_subtree(plan: &mut Plan<'_>, (owner, site): (Owner, Site), span: Span, lo
     plan.lost.extend(lost);
     let record = match site {
         Site::Inode => lost_root(plan, owner, lost),
-        Site::Line { .. } => lost_record(plan, owner, (height_for(span.count), span.first), lost),
+        Site::Line { .. } | Site::InRun { .. } => lost_record(plan, owner, (height_for(span.count), span.first), lost),
     }
     .encode();
     if let Some(group) = plan.with_record(owner, site, record) {

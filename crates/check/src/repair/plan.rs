@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tandemfs_device::Structure;
 use tandemfs_format::inode::{Inode, InodeColdLine, InodeHotLine, file_type};
-use tandemfs_format::mapping::{RecordBytes, with_record};
+use tandemfs_format::mapping::{Record, RecordBytes, line_records, with_record};
 use tandemfs_format::{DataAddress, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_LINES, Sector};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -15,6 +15,7 @@ use crate::image::Image;
 use crate::mend::{Lost, Owner};
 use crate::mutant::{Mutant, on};
 use crate::namespace::DentryPage;
+use crate::runs::{FoundRun, position};
 use crate::tree::Site;
 
 use super::free::Free;
@@ -174,7 +175,35 @@ impl<'i> Plan<'i> {
                 let place = self.image.place(owner.inode, owner.generation, line);
                 Some(Group::from([(line.number(), with_record(&old, index, record, &place, self.image.superblock.hole_lines()))]))
             }
+            Site::InRun { page, head, block } => {
+                let mut group = self.dissolved(owner, page, head)?;
+                self.put_record(&mut group, owner, page, (head + block, record))?;
+                Some(group)
+            }
         }
+    }
+
+    /// The lines of a page in which a run became records of its blocks; none if its record is no longer a run ([FR2] of `runs.rs`).
+    pub(crate) fn dissolved(&self, owner: Owner, page: LineAddress, head: u64) -> Option<Group> {
+        let mut group = Group::new();
+        let (line, index) = position(page, head);
+        let records = line_records(&self.line(Structure::Mapping, line)?);
+        if let Some(Ok(Record::Run(run))) = records.get(index).map(|record| record.decode(line)) {
+            let found = FoundRun::of(self.image, (page, head, 0), run, |line| self.line(Structure::Mapping, page.nth(line)));
+            for record in found.dissolved() {
+                self.put_record(&mut group, owner, page, record)?;
+            }
+        }
+        Some(group)
+    }
+
+    /// Replaces a record of a page in a group.
+    fn put_record(&self, group: &mut Group, owner: Owner, page: LineAddress, (index, record): (u64, RecordBytes)) -> Option<()> {
+        let (line, index) = position(page, index);
+        let old = group.get(&line.number()).copied().or_else(|| self.line(Structure::Mapping, line))?;
+        let place = self.image.place(owner.inode, owner.generation, line);
+        group.insert(line.number(), with_record(&old, index, record, &place, self.image.superblock.hole_lines()));
+        Some(())
     }
 
     /// Frees the slot of an inode.

@@ -21,6 +21,7 @@ use crate::image::{Image, line_of};
 use crate::inodes::sweep;
 use crate::mend::Owner;
 use crate::mutant::{Mutant, on};
+use crate::runs::FoundRun;
 use crate::tree::{Step, Walk};
 
 /// Lines that a search loads at a time.
@@ -167,6 +168,7 @@ impl Survey<'_> {
                     // A page that cannot be read names nothing.
                     let _ = walk.enter(image, page, height, span.first);
                 }
+                Step::Run(found) if found.is_possible => self.run(&found),
                 Step::Block { record, .. } => self.record(owner, record),
                 _ => {}
             }
@@ -252,6 +254,17 @@ impl Survey<'_> {
             .is_some_and(|evidence| evidence.region() == Some(Region::Leaves) && evidence.proofs.iter().sum::<u64>() > 1);
         let is_proof = is_proved || !extent.unwritten && self.vector_fits(vector, extent);
         self.note(Region::Leaves, vector, lines.next_power_of_two(), is_proof);
+    }
+
+    /// The lines of a run itself: each is proved by the first page that it belongs to.
+    fn run(&mut self, found: &FoundRun) {
+        for (line, block) in found.own_lines().zip((0..).step_by(found.shape.group_blocks as usize)) {
+            let Record::Block { extent: Some(extent), .. } = found.record(block) else { continue };
+            if self.is_open(line) && self.image.geometry.holds_lines(line, 1) {
+                let is_proof = self.vector_fits(line, extent);
+                self.note(Region::Leaves, line, 1, is_proof);
+            }
+        }
     }
 
     fn vector_fits(&self, vector: LineAddress, extent: Extent) -> bool {

@@ -11,7 +11,9 @@ use tandemfs_format::attributes::AttributePointer;
 use tandemfs_format::inode::{FILE_BYTES_MAX, INLINE_LINK_MAX, Inode, InodeColdLine, Timestamp, file_type, state};
 use tandemfs_format::mapping::{LeafPointer, Record, line_entries, line_records};
 use tandemfs_format::segment::Region;
-use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES, SECTOR_BYTES, UNIT_LINES};
+use tandemfs_format::{
+    DataAddress, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES, SECTOR_BYTES, UNIT_LINES,
+};
 use zerocopy::FromBytes;
 
 use crate::generations::Generations;
@@ -117,6 +119,7 @@ fn has_meaning(image: &Image<'_>, region: Region, address: LineAddress, line: &L
                     && leaf.is_none_or(|leaf| image.segments.holds(Region::Leaves, leaf.address, leaf.lines()))
             }
             Ok(Record::SingleLog(log)) => image.geometry.holds_lines(log.address, log.class.lines()),
+            Ok(Record::Run(run)) => image.superblock.has_memory_homes() && image.geometry.holds_data(DataAddress::Page(run.first), 1),
             Ok(Record::Memory(page)) => image.segments.holds(Region::Dentries, page, PAGE_LINES),
             Ok(Record::Pointer { page, .. }) => image.segments.holds(Region::Mappings, page, PAGE_LINES),
             _ => false,

@@ -108,9 +108,9 @@ pub(crate) fn read<E>(image: &Image<'_>, number: u64, inode: &Inode, visit: &mut
                 }
                 None
             }
-            Step::Lost { span, .. } | Step::Misfit { span, .. } | Step::DamagedRecord { span, .. } | Step::DamagedLine { span, .. } => {
-                Some(span)
-            }
+            Step::Run(found) => found.lost_span(),
+            Step::DamagedLine { span, hidden, .. } => Some(Span { count: span.count.saturating_add(hidden), ..span }),
+            Step::Lost { span, .. } | Step::Misfit { span, .. } | Step::DamagedRecord { span, .. } => Some(span),
         };
         if missing.is_some() || batch.bytes >= BATCH_BYTES {
             batch.give(image, owner, visit)?;

@@ -126,7 +126,7 @@ impl<'z> Image<'z> {
             Record::Lost { leaf, .. } => {
                 lines.extend(leaf.into_iter().flat_map(|leaf| (0..leaf.lines()).map(move |index| (What::Leaf, leaf.address.nth(index)))));
             }
-            Record::SingleLog(_) => {}
+            Record::SingleLog(_) | Record::Run(_) => {}
         }
     }
 }

@@ -15,6 +15,7 @@ use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PAGE_LINES};
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::index::block::Block;
+use crate::index::runs;
 use crate::index::tree::{self, Found};
 use crate::inodes::attribute_set::AttributeSet;
 use crate::inodes::directory::DirectoryIndex;
@@ -100,6 +101,13 @@ impl FileSystem {
                     return Ok(ControlFlow::Continue(()));
                 }
                 Found::Lost(_) => return Ok(ControlFlow::Continue(())),
+                Found::Run(block, run) => {
+                    // Where the lines belong to its blocks, those are asked ([BR3] of `index/runs.rs`).
+                    let line = run.inline_line(run.shape(&volume.geometry), 0);
+                    let is_wanted = line.is_some_and(|line| wanted.has(Region::Leaves, line));
+                    places.extend(is_wanted.then_some(Place::Block(block)));
+                    return Ok(ControlFlow::Continue(()));
+                }
                 Found::Block(block, record) => (block, record),
             };
             if looked == LOOK_RECORDS {
@@ -173,9 +181,14 @@ impl FileSystem {
         Ok(Some(PAGE_LINES))
     }
 
-    /// `None` if the block is in use ([CZ3]).
+    /// `None` if the block is in use ([CZ3]). The checksum lines of a run move together, so all its blocks must be free for it.
     fn move_block(&self, file: &InCoreInode, owner: Owner, block: u64, wanted: &Wanted) -> Result<Option<u64>> {
-        let range = file.ranges.try_exclusive(block, block);
+        let run_now = |state: &State| {
+            if state.has_blocks() { tree::run_of(&self.volume, owner, state.root(), block) } else { Ok(None) }
+        };
+        let run = run_now(&file.state.read())?;
+        let (first, last) = run.map_or((block, block), |(first, run)| (first, first + u64::from(run.blocks) - 1));
+        let range = file.ranges.try_exclusive(first, last);
         if range.is_none() && !on(Mutant::MovedUnderReaders) {
             return Ok(None);
         }
@@ -183,9 +196,15 @@ impl FileSystem {
         if !state.has_blocks() {
             return Ok(Some(0));
         }
+        if run_now(&state)? != run {
+            return Ok(None); // it was split meanwhile
+        }
         let (mut tx, mut root, mut new) = (Tx::new(&self.volume), state.root(), state.inode.clone());
-        let found = Block::lookup(&self.volume, owner, root, block)?;
-        let lines = found.relocate(&mut tx, owner, &mut root, block, &|address| wanted.has(Region::Leaves, address))?;
+        let wants = |address| wanted.has(Region::Leaves, address);
+        let lines = match run {
+            Some(run) => runs::relocate(&mut tx, owner, &mut root, run, &wants)?,
+            None => Block::lookup(&self.volume, owner, root, block)?.relocate(&mut tx, owner, &mut root, block, &wants)?,
+        };
         if lines > 0 {
             new.root = root.to_bytes();
             file.commit_moved(tx, &mut state, new, Fenced::nothing_stored())?;

@@ -162,7 +162,7 @@ impl FileSystem {
         let _ended = self.mapped(file, view, |root| {
             tree::walk_range(&self.volume, view.owner, root, blocks, &mut |found| {
                 let (blocks, record) = match found {
-                    Found::Page { .. } => return Ok(ControlFlow::Continue(())),
+                    Found::Page { .. } | Found::Run(..) => return Ok(ControlFlow::Continue(())),
                     Found::Block(number, record) => (number..number + 1, record),
                     Found::Lost(blocks) => (blocks, Record::LOST),
                 };

@@ -1,6 +1,7 @@
 //! Steps 2 and 3 of a write ([`super::write_path`]): splits bytes into blocks, plans the new state of each block and allocates its space.
 //! [`super::policy`] chooses the mechanism; this file carries it out. Nothing is stored yet: a dropped transaction gives the space back.
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use smallvec::SmallVec;
@@ -19,7 +20,7 @@ use crate::cache::duplicate_pages::Taken;
 use crate::error::{Error, Result};
 use crate::index::block::{Base, Block, DataRun, NewExtent};
 use crate::index::tree;
-use crate::space;
+use crate::space::{self, Zone};
 use crate::statistics::{add, count};
 use crate::volume::{Tx, Volume};
 
@@ -72,6 +73,8 @@ pub(super) struct Planner<'p> {
     /// Lines that the transaction can still write in place ([IP7] of `in_place.rs`).
     lines_left: u32,
     lacks_logs: bool,
+    /// Pages in a row for the next whole blocks: the first, and for how many blocks ([`Planner::take_ahead`]).
+    ahead: Cell<Option<(DataAddress, u64)>>,
 }
 
 /// Sectors that a block has (`own`), and sectors that it needs up to the end of the file (`whole`).
@@ -83,7 +86,18 @@ struct Counts {
 
 impl<'p> Planner<'p> {
     pub(super) fn new(volume: &'p Volume, view: &'p FileView, policy: &'p WritePolicy, write: Range<u64>, file_end: u64) -> Self {
-        Self { volume, view, policy, write, file_end, by_blocks: false, pages: None, lines_left: LINES_MAX, lacks_logs: false }
+        Self {
+            volume,
+            view,
+            policy,
+            write,
+            file_end,
+            by_blocks: false,
+            pages: None,
+            lines_left: LINES_MAX,
+            lacks_logs: false,
+            ahead: Cell::new(None),
+        }
     }
 
     /// Adds available copies of old pages.
@@ -101,8 +115,45 @@ impl<'p> Planner<'p> {
         self.lacks_logs
     }
 
+    /// Plans the new states of all blocks and allocates their space.
+    pub(super) fn plan_all(&mut self, tx: &mut Tx<'_>, targets: &mut [Target<'_>]) -> Result<()> {
+        self.take_ahead(tx, targets);
+        targets.iter_mut().try_for_each(|target| self.plan(tx, target))?;
+        while let Some(at) = self.next_ahead() {
+            tx.free(space::data(at, self.volume.geometry.block_sectors_each()));
+        }
+        Ok(())
+    }
+
+    /// Takes pages in a row for all blocks that are written whole to the memory zone, so that they can be runs. Without them each block
+    /// looks for its own.
+    fn take_ahead(&self, tx: &mut Tx<'_>, targets: &[Target<'_>]) {
+        let each = self.volume.geometry.block_sectors_each();
+        let takes_fresh = |target: &&Target<'_>| {
+            let is_whole = matches!(target.parts.as_slice(), [part] if part.data.len() == each as usize * SECTOR_BYTES);
+            let is_split_off = is_whole && target.as_it_came.is_empty() && self.policy.is_split_off(&self.write, self.start_of(target));
+            is_split_off && matches!(policy::sectors(&target.old.base, target.fits()), Mechanism::WholeBlock)
+        };
+        let blocks = targets.iter().filter(takes_fresh).count() as u64;
+        if self.view.zone != Zone::Memory || blocks < 2 || self.by_blocks {
+            return;
+        }
+        let Ok(at) = self.volume.take_data(Zone::Memory, blocks * each, Need::Growth) else { return };
+        (0..blocks).for_each(|block| tx.took(space::data(at.nth(block * each), each)));
+        self.ahead.set(Some((at, blocks)));
+    }
+
+    /// The next of the pages taken ahead.
+    fn next_ahead(&self) -> Option<DataAddress> {
+        let (at, blocks) = self.ahead.take()?;
+        if blocks > 1 {
+            self.ahead.set(Some((at.nth(self.volume.geometry.block_sectors_each()), blocks - 1)));
+        }
+        Some(at)
+    }
+
     /// Plans the new state of a block and allocates its space.
-    pub(super) fn plan(&mut self, tx: &mut Tx<'_>, target: &mut Target<'_>) -> Result<()> {
+    fn plan(&mut self, tx: &mut Tx<'_>, target: &mut Target<'_>) -> Result<()> {
         let is_whole = target.as_it_came.is_empty() && self.policy.is_split_off(&self.write, self.start_of(target));
         if self.policy.tries_logs(is_whole, self.by_blocks) {
             self.take_in_place(target);
@@ -198,8 +249,15 @@ impl<'p> Planner<'p> {
             Mechanism::WholeBlockFromRoom => (whole, Some(Need::Transient)),
         };
         mutants::free_before_commit(self.volume, &target.old.base);
-        let at = self.take_extent(&target.old.base, count, need)?;
-        tx.took(space::data(at, count.into()));
+        let is_whole = need.is_none() && u64::from(count) == self.volume.geometry.block_sectors_each();
+        let at = match if is_whole { self.next_ahead() } else { None } {
+            Some(at) => at,
+            None => {
+                let at = self.take_extent(&target.old.base, count, need)?;
+                tx.took(space::data(at, count.into()));
+                at
+            }
+        };
         self.to_extent(target, at, count, false)
     }
 

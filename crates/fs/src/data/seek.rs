@@ -42,7 +42,7 @@ impl FileSystem {
         let blocks = offset / block_bytes..size.div_ceil(block_bytes);
         let ended = tree::walk_range(&self.volume, owner, state.root(), blocks, &mut |found| {
             let (first, ranges) = match found {
-                Found::Page { .. } => return Ok(ControlFlow::Continue(())),
+                Found::Page { .. } | Found::Run(..) => return Ok(ControlFlow::Continue(())),
                 Found::Lost(blocks) => (blocks.start * block_bytes, vec![(0, (blocks.end - blocks.start) * block_bytes)]),
                 Found::Block(block, record) => {
                     let found = Block::of_record(&self.volume, owner, record)?;
@@ -90,7 +90,7 @@ impl FileSystem {
         let blocks = offset / block_bytes..end.div_ceil(block_bytes);
         let ended = tree::walk_range(&self.volume, owner, state.root(), blocks, &mut |found| {
             let (block, record) = match found {
-                Found::Page { .. } => return Ok(ControlFlow::Continue(())),
+                Found::Page { .. } | Found::Run(..) => return Ok(ControlFlow::Continue(())),
                 Found::Block(block, record) => (block, record),
                 Found::Lost(_) => return Ok(ControlFlow::Break(())),
             };

@@ -3,7 +3,7 @@
 
 use smallvec::SmallVec;
 use tandemfs_format::mapping::LogEntry;
-use tandemfs_format::{InodeNumber, SECTOR_BYTES};
+use tandemfs_format::{InodeNumber, LineAddress, SECTOR_BYTES};
 
 use super::in_place::InPlace;
 use super::log_plan::Part;
@@ -116,6 +116,22 @@ impl<'d> Target<'d> {
             }
             true
         })
+    }
+
+    /// The first of its pages, if the block becomes `pages` fresh pages of the memory zone and nothing else.
+    pub(super) fn fresh_pages(&self, pages: u64) -> Option<LineAddress> {
+        match &self.action {
+            Action::Extent { new, fill: false, slots, stores, .. } => {
+                let is_alone = u64::from(new.count) == pages && stores.is_empty() && slots.iter().all(Option::is_none);
+                new.at.page().filter(|_| is_alone)
+            }
+            _ => None,
+        }
+    }
+
+    /// The checksums of its new sectors or pages.
+    pub(super) fn checksums(&self) -> &[u32] {
+        if let Action::Extent { new, .. } = &self.action { &new.checksums } else { &[] }
     }
 
     /// Whether its new sectors belong to the transient room.

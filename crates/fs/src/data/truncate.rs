@@ -168,7 +168,7 @@ pub(crate) fn free_blocks(tx: &mut Tx<'_>, fs: &FileSystem, owner: Owner, root: 
     let mut freed = 0;
     let _ended = tree::walk_range(&fs.volume, owner, root, blocks, &mut |found| {
         match found {
-            Found::Page { .. } | Found::Lost(_) => {}
+            Found::Page { .. } | Found::Run(..) | Found::Lost(_) => {}
             Found::Block(_, record) => {
                 let block = Block::of_record(&fs.volume, owner, record)?;
                 freed += block.space_512(fs.volume.log_counting);

@@ -174,7 +174,7 @@ impl FileSystem {
 
     /// 3. Plans all blocks.
     fn plan(&self, mut planner: Planner<'_>, tx: &mut Tx<'_>, targets: &mut [Target<'_>]) -> Result<()> {
-        let planned = targets.iter_mut().try_for_each(|target| planner.plan(tx, target));
+        let planned = planner.plan_all(tx, targets);
         if planner.lacks_logs() {
             self.ask_write_back();
         }

@@ -6,6 +6,7 @@
 //!       of the memory zone also where the file system does not have the feature *memory home*.
 
 use tandemfs_format::mapping::{BlockChecksum, Extent, LeafPointer, Record};
+use tandemfs_format::run::Run;
 use tandemfs_format::{DataAddress, LineAddress, SECTOR_BYTES};
 
 use crate::cache::{LineStore, Owner, damaged};
@@ -42,7 +43,9 @@ impl Base {
             Record::Block { extent: None, .. } | Record::SingleLog(_) => return Ok(Self::Hole),
             Record::Lost { height: 0, .. } => return Ok(Self::Lost(store.geometry.block_bytes())),
             Record::Lost { .. } => return Err(damaged(owner, LineAddress::new(0), "state")),
-            Record::Memory(address) | Record::Pointer { page: address, .. } => return Err(damaged(owner, *address, "state")),
+            Record::Memory(address) | Record::Pointer { page: address, .. } | Record::Run(Run { first: address, .. }) => {
+                return Err(damaged(owner, *address, "state"));
+            }
         };
         if !store.geometry.holds_data(extent.at, extent.count.into()) || u64::from(extent.count) > store.geometry.block_sectors_each() {
             return Err(damaged(owner, LineAddress::new(0), "sector"));

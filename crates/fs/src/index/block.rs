@@ -248,7 +248,7 @@ impl Block {
         let (leaf, extent) = match record {
             Record::Block { leaf, extent } => (*leaf, *extent),
             Record::Lost { leaf, .. } => (*leaf, None),
-            Record::SingleLog(_) | Record::Memory(_) | Record::Pointer { .. } => (None, None),
+            Record::SingleLog(_) | Record::Run(_) | Record::Memory(_) | Record::Pointer { .. } => (None, None),
         };
         let vector = extent.and_then(|extent| if let BlockChecksum::Vector(vector) = extent.checksum { Some(vector) } else { None });
         leaf.map(|leaf| leaf.address).into_iter().chain(vector)

@@ -6,6 +6,7 @@
 
 pub(crate) mod base;
 pub(crate) mod block;
+pub(crate) mod runs;
 pub(crate) mod salvage;
 pub(crate) mod shifted;
 pub(crate) mod stream;

@@ -10,10 +10,12 @@ use hashbrown::HashSet;
 use tandemfs_device::Structure;
 use tandemfs_format::hole_lines::holds_only_holes;
 use tandemfs_format::mapping::{LINE_ENTRIES, LINE_RECORDS, LeafPointer, Record, RecordBytes, line_entries, line_records};
+use tandemfs_format::run::Run;
 use tandemfs_format::segment::Region;
 use tandemfs_format::{Corrupt, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
 
 use super::block::Block;
+use super::runs::{self, BlockPage};
 use super::tree::{self, Below, IN_INODE, capacity, decode};
 use crate::alloc::Need;
 use crate::cache::{LineStore, Owner, damaged};
@@ -41,6 +43,8 @@ impl Trust {
 pub(crate) enum Piece {
     /// A page of the mapping, before its content. The visitor returns whether it is entered.
     Page(LineAddress),
+    /// A checksum line that belongs to a run ([BR3] of `runs.rs`).
+    RunLine(LineAddress),
     /// A record of a block that is not a hole.
     Block(u64, Record),
 }
@@ -170,9 +174,29 @@ impl<'s> Salvage<'s> {
                 match self.noted(down, hides)? {
                     Some(Below::Page(next)) => self.page(next, height - 1, block, trust, visit)?,
                     Some(Below::Block) => drop(visit(self, trust, Piece::Block(block, record))?),
+                    Some(Below::Run(run)) => self.run((block, run), (page, block - base), trust, visit)?,
                     Some(Below::Hole | Below::Lost) | None => {} // what is lost has no space
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// The lines of a run and its blocks, without inline checksums: what they name is asked, not their data.
+    fn run(
+        &mut self,
+        (block, run): (u64, Run),
+        (page, index): (LineAddress, u64),
+        trust: Trust,
+        visit: &mut dyn FnMut(&mut Self, Trust, Piece) -> Result<bool>,
+    ) -> Result<()> {
+        let shape = runs::verified(self.store, self.owner, &run, page, index);
+        let Some(shape) = self.noted(shape, Kinds::OF_FILE)? else { return Ok(()) };
+        for line in runs::own_lines(&run, shape, 0..run.blocks.into()) {
+            visit(self, trust, Piece::RunLine(line))?;
+        }
+        for index in 0..u64::from(run.blocks) {
+            visit(self, trust, Piece::Block(block + index, run.block(shape, index, 0)))?;
         }
         Ok(())
     }
@@ -249,6 +273,7 @@ pub(crate) fn free_all(
 fn free(tx: &mut Tx<'_>, volume: &Volume, salvage: &mut Salvage<'_>, piece: Piece) -> Result<u64> {
     match piece {
         Piece::Page(page) => tx.free(space::region(Region::Mappings, page, PAGE_LINES)),
+        Piece::RunLine(line) => tx.free(space::region(Region::Leaves, line, 1)),
         Piece::Block(_, Record::Memory(page)) if salvage.is_directory => {
             if volume.geometry.holds_lines(page, PAGE_LINES) {
                 tx.free(space::region(Region::Dentries, page, PAGE_LINES));
@@ -296,6 +321,9 @@ fn cut_page(
     }
     let below = capacity(height - 1);
     let start_of = |index: u64| base.saturating_add(index.saturating_mul(below));
+    if height == 1 {
+        runs::split_at(tx, owner, BlockPage { page, base }, from.saturating_sub(base))?;
+    }
     for line_index in 0..PAGE_LINES {
         let (first, address) = (line_index * LINE_RECORDS as u64, page.nth(line_index));
         if start_of(first + LINE_RECORDS as u64) <= from {
@@ -303,7 +331,7 @@ fn cut_page(
         }
         let is_behind = start_of(first) >= from;
         let line = match is_behind {
-            true => salvage.mapping_line(address, Kinds::OF_FILE)?.map(|(line, _)| line),
+            true => salvage.noted(tx.mapping_line(owner, address), Kinds::OF_FILE)?,
             false => Some(tx.mapping_line(owner, address)?),
         };
         for (index, bytes) in (first..).zip(line.iter().flat_map(line_records)) {
@@ -328,6 +356,10 @@ fn cut_page(
                 }
                 Below::Lost => {}
                 Below::Block => drop(free(tx, volume, salvage, Piece::Block(start, record))?),
+                Below::Run(run) => {
+                    let mut gone = |salvage: &mut Salvage<'_>, _, piece| free(tx, volume, salvage, piece).map(|_| true);
+                    salvage.run((start, run), (page, index), Trust::Proved, &mut gone)?;
+                }
             }
             if start >= from && !is_behind {
                 tree::put(tx, owner, page, index, Record::HOLE)?;

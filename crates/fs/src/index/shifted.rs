@@ -17,6 +17,7 @@ use tandemfs_format::mapping::{HEIGHT_MAX, LINE_RECORDS, PAGE_RECORDS, Record, R
 use tandemfs_format::segment::Region;
 use tandemfs_format::{LineAddress, PAGE_LINES};
 
+use super::runs;
 use super::tree::{Below, IN_INODE, below, capacity, decode};
 use crate::alloc::Need;
 use crate::cache::{LineStore, Owner};
@@ -67,6 +68,8 @@ impl Shift {
 enum Part {
     /// A page to free.
     Page(LineAddress),
+    /// A run that becomes records of its blocks: a checksum line of its own to free ([BR3] of `runs.rs`).
+    RunLine(LineAddress),
     /// A record of the new tree at a height (0: a block), and its index among the records of that height.
     Record(u32, u64, Record),
 }
@@ -79,14 +82,16 @@ enum Part {
 pub(crate) fn shifted(tx: &mut Tx<'_>, owner: Owner, root: RecordBytes, shift: &Shift) -> Result<(RecordBytes, Fenced)> {
     let volume = tx.volume();
     walk(volume, owner, root, shift, &mut |part| {
-        if let Part::Page(page) = part {
-            tx.free(space::region(Region::Mappings, page, PAGE_LINES)); // [SH4]
+        match part {
+            Part::Page(page) => tx.free(space::region(Region::Mappings, page, PAGE_LINES)), // [SH4]
+            Part::RunLine(line) => tx.free(space::region(Region::Leaves, line, 1)),
+            Part::Record(..) => {}
         }
         Ok(())
     })?;
     let mut builder = Builder { tx, owner, open: [const { None }; LEVELS], in_flight: Lines::none() };
     walk(volume, owner, root, shift, &mut |part| match part {
-        Part::Page(_) => Ok(()),
+        Part::Page(_) | Part::RunLine(_) => Ok(()),
         Part::Record(height, index, record) => builder.put(height as usize, index, record),
     })?;
     let root = builder.finish()?;
@@ -133,6 +138,15 @@ fn walk_page(
                 Below::Hole => {}
                 Below::Page(next) => walk_page(store, owner, (next, height - 1), first, shift, visit)?,
                 Below::Block => shift.target(first)?.map_or(Ok(()), |target| visit(Part::Record(0, target, record)))?,
+                Below::Run(run) => {
+                    let shape = runs::verified(store, owner, &run, page, index)?;
+                    runs::own_lines(&run, shape, 0..run.blocks.into()).try_for_each(|line| visit(Part::RunLine(line)))?;
+                    for inner in 0..u64::from(run.blocks) {
+                        if let Some(target) = shift.target(first + inner)? {
+                            visit(Part::Record(0, target, runs::block_of(store, owner, &run, shape, inner)?))?;
+                        }
+                    }
+                }
                 Below::Lost => lost(shift, height - 1, first, visit)?,
             }
         }

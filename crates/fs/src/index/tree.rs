@@ -14,9 +14,11 @@ use smallvec::SmallVec;
 use tandemfs_device::Structure;
 use tandemfs_format::hole_lines::holds_only_holes;
 use tandemfs_format::mapping::{HEIGHT_MAX, LINE_RECORDS, PAGE_RECORDS, Record, RecordBytes, line_records, with_record};
+use tandemfs_format::run::Run;
 use tandemfs_format::segment::Region;
 use tandemfs_format::{Corrupt, LineAddress, PAGE_LINES};
 
+use super::runs::{self, BlockPage};
 use crate::alloc::Need;
 use crate::cache::{LineStore, Owner};
 use crate::error::{Error, Result};
@@ -62,6 +64,8 @@ pub(super) enum Below {
     Hole,
     /// A block.
     Block,
+    /// Blocks in a row.
+    Run(Run),
     /// A pointer to a page one level down.
     Page(LineAddress),
     /// A lost subtree.
@@ -75,6 +79,7 @@ pub(super) fn below(owner: Owner, record: Record, line: LineAddress, height: u32
         (_, Record::HOLE) => Ok(Below::Hole),
         (1, Record::Pointer { .. }) => wrong(6),
         (1, Record::Lost { height: 1.., .. }) => wrong(7),
+        (1, Record::Run(run)) => Ok(Below::Run(run)),
         (1, _) => Ok(Below::Block),
         (_, Record::Pointer { page, height: lower }) if lower + 1 == height => Ok(Below::Page(page)),
         (_, Record::Lost { height: lower, .. }) if lower + 1 == height => Ok(Below::Lost),
@@ -100,12 +105,16 @@ pub(crate) fn lookup(store: &LineStore, owner: Owner, root: RecordBytes, block: 
         let (line, index) = position(page, rest / each);
         let bytes = line_records(&store.mapping_line(owner, line)?)[index];
         record = decode(owner, &bytes, line)?;
-        let _fits = below(owner, record, line, height)?;
+        match below(owner, record, line, height)? {
+            Below::Hole | Below::Run(_) if height == 1 => return runs::lookup(store, owner, BlockPage { page, base: block - rest }, rest),
+            _ => {}
+        }
         rest %= each;
         height -= 1;
     }
     match record {
         Record::Pointer { .. } => Err(damaged(owner, Corrupt::Field { address: IN_INODE, field: "state", found: 6 })),
+        Record::Run(_) => Err(damaged(owner, Corrupt::Field { address: IN_INODE, field: "state", found: 5 })),
         record => Ok(record),
     }
 }
@@ -118,7 +127,7 @@ pub(crate) fn lookup_range(store: &LineStore, owner: Owner, root: RecordBytes, b
     let mut records = SmallVec::from_elem(Record::HOLE, (blocks.end - blocks.start) as usize);
     let _whole = walk_range(store, owner, root, blocks.clone(), &mut |found| {
         match found {
-            Found::Page { .. } => {}
+            Found::Page { .. } | Found::Run(..) => {}
             Found::Block(block, record) => records[(block - blocks.start) as usize] = record,
             Found::Lost(lost) => records[(lost.start - blocks.start) as usize..(lost.end - blocks.start) as usize].fill(Record::LOST),
         }
@@ -138,9 +147,10 @@ pub(crate) fn set(
     record: Record,
     need: Need,
 ) -> Result<u64> {
+    let is_run = matches!(record, Record::Run(_));
     let mut added = 0;
     let mut top = decode(owner, root, IN_INODE)?;
-    while block >= capacity(height_of(&top)) {
+    while block >= capacity(height_of(&top)) || is_run && height_of(&top) == 0 {
         if record == Record::HOLE {
             return Ok(added);
         }
@@ -172,7 +182,7 @@ pub(crate) fn set(
         let next = match below(owner, decode(owner, &bytes, line)?, line, height)? {
             Below::Page(next) => next,
             Below::Hole if record == Record::HOLE => return Ok(added),
-            Below::Hole | Below::Block => {
+            Below::Hole | Below::Block | Below::Run(_) => {
                 let next = new_page(tx, volume, owner, need)?;
                 added += 1;
                 put(tx, owner, page, rest / each, Record::Pointer { page: next, height: height - 1 })?;
@@ -189,8 +199,36 @@ pub(crate) fn set(
         rest %= each;
         height -= 1;
     }
-    put(tx, owner, page, rest, record)?;
+    let at = BlockPage { page, base: block - rest };
+    match record {
+        Record::Run(run) => runs::put_run(tx, owner, at, rest, run)?,
+        record => {
+            runs::isolate(tx, owner, at, rest)?; // [BR4] of `runs.rs`
+            put(tx, owner, page, rest, record)?;
+        }
+    }
     Ok(added)
+}
+
+/// The run that a block belongs to: its first block, and the run.
+pub(crate) fn run_of(store: &LineStore, owner: Owner, root: RecordBytes, block: u64) -> Result<Option<(u64, Run)>> {
+    let mut record = decode(owner, &root, IN_INODE)?;
+    let mut rest = block;
+    if block >= capacity(height_of(&record)) {
+        return Ok(None);
+    }
+    while let Record::Pointer { page, height } = record {
+        if height == 1 {
+            let base = block - rest;
+            return Ok(runs::covering(store, owner, BlockPage { page, base }, rest)?.map(|(head, run)| (base + head, run)));
+        }
+        let each = capacity(height - 1);
+        let (line, index) = position(page, rest / each);
+        record = decode(owner, &line_records(&store.mapping_line(owner, line)?)[index], line)?;
+        let _fits = below(owner, record, line, height)?;
+        rest %= each;
+    }
+    Ok(None)
 }
 
 fn new_page(tx: &mut Tx<'_>, volume: &Volume, owner: Owner, need: Need) -> Result<LineAddress> {
@@ -230,6 +268,8 @@ pub(super) fn put(tx: &mut Tx<'_>, owner: Owner, page: LineAddress, index: u64, 
 pub(crate) enum Found {
     /// A page of the tree, its height and the first block that it covers.
     Page { page: LineAddress, height: u32, first: u64 },
+    /// A run, before its blocks, from its first block that is in the range.
+    Run(u64, Run),
     /// A block that is not a hole.
     Block(u64, Record),
     /// Blocks that are lost with the page that mapped them, as far as they are in the range.
@@ -249,6 +289,7 @@ pub(crate) fn walk_range(
         Record::Pointer { page, height } => walk_page(store, owner, page, height, 0, &blocks, visit),
         Record::HOLE => Ok(ControlFlow::Continue(())),
         Record::Lost { height: height @ 1.., .. } => visit_lost(0..capacity(height), &blocks, visit),
+        Record::Run(_) => Err(damaged(owner, Corrupt::Field { address: IN_INODE, field: "state", found: 5 })),
         record if blocks.contains(&0) => visit(Found::Block(0, record)),
         _ => Ok(ControlFlow::Continue(())),
     }
@@ -259,7 +300,7 @@ pub(crate) fn first_found(store: &LineStore, owner: Owner, root: RecordBytes, bl
     let mut first = None;
     let _ended = walk_range(store, owner, root, blocks, &mut |found| {
         Ok(match found {
-            Found::Page { .. } => ControlFlow::Continue(()),
+            Found::Page { .. } | Found::Run(..) => ControlFlow::Continue(()),
             Found::Block(block, _) => {
                 first = Some(block..block + 1);
                 ControlFlow::Break(())
@@ -279,6 +320,27 @@ fn visit_lost(lost: Range<u64>, blocks: &Range<u64>, visit: &mut dyn FnMut(Found
     if lost.is_empty() { Ok(ControlFlow::Continue(())) } else { visit(Found::Lost(lost)) }
 }
 
+/// Visits the blocks of a run that are in a range.
+fn visit_run(
+    store: &LineStore,
+    owner: Owner,
+    (first, run): (u64, Run),
+    blocks: &Range<u64>,
+    visit: &mut dyn FnMut(Found) -> Result<ControlFlow<()>>,
+) -> Result<ControlFlow<()>> {
+    let inside = first.max(blocks.start)..(first + u64::from(run.blocks)).min(blocks.end);
+    if inside.is_empty() || visit(Found::Run(inside.start, run))?.is_break() {
+        return Ok(if inside.is_empty() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) });
+    }
+    let shape = run.shape(&store.geometry);
+    for block in inside {
+        if visit(Found::Block(block, runs::block_of(store, owner, &run, shape, block - first)?))?.is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+    }
+    Ok(ControlFlow::Continue(()))
+}
+
 /// The height bounds the recursion; [`below`] and the record's own check keep it at most [`HEIGHT_MAX`].
 fn walk_page(
     store: &LineStore,
@@ -293,6 +355,17 @@ fn walk_page(
         return Ok(ControlFlow::Break(()));
     }
     let each = capacity(height - 1);
+    let mut of_run = 0; // blocks before this one are in runs already seen
+    if height == 1
+        && blocks.start > base
+        && let Some((head, run)) = runs::covering(store, owner, BlockPage { page, base }, blocks.start - base)?
+        && base + head < blocks.start
+    {
+        of_run = base + head + u64::from(run.blocks);
+        if visit_run(store, owner, (base + head, run), blocks, visit)?.is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+    }
     for line_index in 0..PAGE_LINES {
         let first = base.saturating_add((line_index * LINE_RECORDS as u64).saturating_mul(each));
         if first.saturating_add(each.saturating_mul(LINE_RECORDS as u64)) <= blocks.start {
@@ -312,9 +385,17 @@ fn walk_page(
             if record == Record::HOLE || block.saturating_add(each) <= blocks.start || block >= blocks.end {
                 continue;
             }
+            if block < of_run {
+                return Err(damaged(owner, Corrupt::Field { address: line, field: "run", found: block })); // [BR4] of `runs.rs`
+            }
             let flow = match below(owner, record, line, height)? {
                 Below::Hole => continue,
                 Below::Block => visit(Found::Block(block, record))?,
+                Below::Run(run) => {
+                    let _shape = runs::verified(store, owner, &run, page, block - base)?;
+                    of_run = block + u64::from(run.blocks);
+                    visit_run(store, owner, (block, run), blocks, visit)?
+                }
                 Below::Page(next) => walk_page(store, owner, next, height - 1, block, blocks, visit)?,
                 Below::Lost => visit_lost(block..block.saturating_add(each), blocks, visit)?,
             };
@@ -345,6 +426,11 @@ pub(crate) fn clear(tx: &mut Tx<'_>, owner: Owner, root: &mut RecordBytes, block
 /// Clears a range in one page. If the page becomes empty, frees it and returns true.
 fn clear_page(tx: &mut Tx<'_>, owner: Owner, page: LineAddress, height: u32, base: u64, blocks: &Range<u64>) -> Result<bool> {
     let each = capacity(height - 1);
+    if height == 1 {
+        for end in [blocks.start, blocks.end] {
+            runs::split_at(tx, owner, BlockPage { page, base }, end.saturating_sub(base))?; // [BR4] of `runs.rs`
+        }
+    }
     let mut changed: SmallVec<[(u64, Record); 16]> = SmallVec::new();
     let mut keeps = false;
     for line_index in 0..PAGE_LINES {
@@ -375,6 +461,11 @@ fn clear_page(tx: &mut Tx<'_>, owner: Owner, page: LineAddress, height: u32, bas
                 Below::Page(next) if clear_page(tx, owner, next, height - 1, start, blocks)? => Record::HOLE,
                 Below::Page(_) => record,
                 Below::Lost => split_lost(tx, owner, (height - 1, start), blocks, Need::Transient)?, // [X4]
+                Below::Run(run) => {
+                    let shape = runs::verified(tx.volume(), owner, &run, page, index)?;
+                    runs::free_own_lines(tx, &run, shape, 0..run.blocks.into());
+                    Record::HOLE
+                }
                 Below::Block | Below::Hole => Record::HOLE,
             };
             keeps |= left != Record::HOLE;

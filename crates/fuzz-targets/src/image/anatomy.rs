@@ -198,6 +198,11 @@ impl Anatomy {
                     parts.extend(used.map(|line| Part { line, kind: Kind::Dentry, owner }));
                 }
                 Record::SingleLog(log) => self.note_log(&log),
+                Record::Run(run) => {
+                    let lines = run.shape(&self.superblock.geometry).lines(run.blocks.into());
+                    let vector = run.vector.map_or(0, |vector| vector.number());
+                    parts.extend((vector..vector + lines).map(|line| Part { line, kind: Kind::Vector, owner }));
+                }
                 Record::Lost { leaf, .. } => {
                     if let Some(leaf) = leaf {
                         self.survey_leaf(view, owner, leaf, parts)?;

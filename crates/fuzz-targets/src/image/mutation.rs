@@ -8,6 +8,7 @@ use tandemfs_format::inode::{InodeColdLine, InodeHotLine, file_type};
 use tandemfs_format::mapping::{
     BlockChecksum, ChecksumLine, Extent, LINE_ENTRIES, LINE_RECORDS, LeafLine, LeafPointer, LogEntry, MappingLine, Record, SlotClass,
 };
+use tandemfs_format::run::Run;
 use tandemfs_format::segment::SegmentLine;
 use tandemfs_format::superblock::{COUNTER_MAX, SuperblockBytes};
 use tandemfs_format::{DataAddress, EMPTY_LINE, Field, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_LINES, Sector, Table, UNIT_LINES};
@@ -193,12 +194,17 @@ fn log(anatomy: &Anatomy, input: &mut Input<'_>) -> LogEntry {
 /// A well-formed record with arbitrary addresses.
 fn record(anatomy: &Anatomy, input: &mut Input<'_>) -> Record {
     let line = |anatomy: &Anatomy, input: &mut Input<'_>| LineAddress::new(line_number(anatomy, input) & 0xff_ffff_ffff);
-    match input.below(6) {
+    match input.below(7) {
         0 => Record::HOLE,
         1 => Record::SingleLog(log(anatomy, input)),
         2 => Record::Memory(line(anatomy, input).page()),
         3 => Record::Pointer { page: line(anatomy, input).page(), height: 1 + input.below(8) as u32 },
         4 => Record::Lost { height: input.below(9) as u32, leaf: None },
+        5 => {
+            let vector = (!input.one_in(3)).then(|| line(anatomy, input)).filter(|vector| vector.number() != 0);
+            let first = LineAddress::new(line(anatomy, input).page().number().max(PAGE_LINES));
+            Record::Run(Run { first, blocks: 2 + input.below(511) as u32, vector })
+        }
         _ => {
             let whole = anatomy.superblock.geometry.block_sectors_each() as u32;
             let count = *input.pick(&[1, 2, whole, whole.saturating_add(1).min(256), 256]);
