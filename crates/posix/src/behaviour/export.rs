@@ -3,6 +3,8 @@
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;
@@ -61,12 +63,24 @@ pub(crate) fn handles_of_removed_files_are_stale(scene: &Scene<'_>) {
         scene.file(&format!("file-{number}"), "new");
     }
     for handle in &handles {
-        refused(handle.open(&root, libc::O_RDONLY), Errno::STALE);
+        stale_at_last(handle, &root);
     }
     forget(scene);
     for handle in &handles {
         refused(handle.open(&root, libc::O_RDONLY), Errno::STALE);
     }
+}
+
+/// A removed file can be opened by its handle as long as the kernel holds it: the last `close` of a FUSE file returns before its RELEASE was
+/// served. Until then the handle leads to that file and no other, and then to nothing.
+fn stale_at_last(handle: &FileHandle, root: &File) {
+    let give_up = Instant::now() + Duration::from_secs(60);
+    while let Ok(opened) = handle.open(root, libc::O_RDONLY) {
+        assert_eq!(text(opened), "old", "a handle leads to another file");
+        assert!(Instant::now() < give_up, "a removed file can still be opened after a minute");
+        thread::sleep(Duration::from_millis(10));
+    }
+    refused(handle.open(root, libc::O_RDONLY), Errno::STALE);
 }
 
 pub(crate) fn handles_cookies_and_numbers_survive_a_remount(scene: &Scene<'_>) {
