@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use processes::{Process, Server, inherited_socket, receive, told};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tandemfs_ring::{Answer, ClientId, End, Handler, Request, Sizes, Ticket};
 
 const ROUNDS: usize = 7;
@@ -22,10 +23,28 @@ const BATCH: u32 = 32;
 const ROUND: Duration = Duration::from_millis(200);
 const SIZES: Sizes = Sizes { slots: 4, data_bytes: 64 << 10 };
 
-struct Nothing;
+/// Binds the calling thread to a CPU if `TANDEMFS_RING_PIN` is set: the daemon's thread to the first, clients to the second in turns. A busy
+/// scheduler may otherwise keep both sides on one CPU.
+fn pin(index: usize) {
+    if std::env::var_os("TANDEMFS_RING_PIN").is_none() {
+        return;
+    }
+    let allowed = sched_getaffinity(None).expect("a set");
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
+    let mut one = CpuSet::new();
+    one.set(cpus[index % cpus.len()]);
+    sched_setaffinity(None, &one).expect("bound");
+}
+
+struct Nothing {
+    is_pinned: bool,
+}
 
 impl Handler for Nothing {
     fn request(&mut self, _: ClientId, _: &Request, ticket: Ticket) {
+        if !std::mem::replace(&mut self.is_pinned, true) {
+            pin(0);
+        }
         ticket.answer(&Answer::default());
     }
 
@@ -36,7 +55,8 @@ impl Handler for Nothing {
 #[test]
 #[ignore = "started by the measurement"]
 fn child() {
-    told();
+    let (_, number) = told();
+    pin(1 + number as usize);
     let socket = inherited_socket();
     let mut control = UnixStream::from(socket.try_clone().expect("a descriptor"));
     let client = receive(socket);
@@ -66,13 +86,13 @@ fn line_ns() -> f64 {
     const BATCHES: u32 = 4000;
     LINE.0.store(0, Ordering::SeqCst);
     let play = |side: u32| {
+        pin(side as usize);
         let (mut turn, mut batches) = (side, Vec::new());
         for _ in 0..BATCHES {
             let begun = Instant::now();
             for _ in 0..BATCH {
                 let mut looks = 0_u32;
                 while LINE.0.load(Ordering::Acquire) != turn {
-                    std::hint::spin_loop();
                     looks += 1;
                     if looks.is_multiple_of(1000) {
                         std::thread::yield_now(); // the other one may need this CPU
@@ -86,16 +106,15 @@ fn line_ns() -> f64 {
         median(&mut batches)
     };
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| play(1));
-        let own = play(0);
-        other.join().map_or(own, |_| own)
+        let sides = [0, 1].map(|side| scope.spawn(move || play(side)));
+        sides.map(|side| side.join().unwrap_or(f64::NAN))[0]
     })
 }
 
 /// Requests a second of all clients together, and nanoseconds a call of one of them: the median of the medians of their batches.
 fn clients(count: usize) -> (f64, f64) {
-    let server = Server::start(None, Nothing);
-    let mut all: Vec<Process> = (0..count).map(|_| Process::start("calls", 0)).collect();
+    let server = Server::start(None, Nothing { is_pinned: false });
+    let mut all: Vec<Process> = (0..count as u64).map(|number| Process::start("calls", number)).collect();
     for process in &all {
         server.connect(&process.socket, SIZES, None);
     }
