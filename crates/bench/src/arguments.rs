@@ -57,6 +57,8 @@ pub enum Command {
     Run(RunArguments),
     /// The report of a comparison, made again from its results
     Report(ReportArguments),
+    /// Age a file system by creations and removals, and show what is left of its aligned space
+    Age(AgeArguments),
 }
 
 /// `tandemfs-bench report`.
@@ -258,6 +260,50 @@ fn mebibytes(text: &str) -> Result<u64, String> {
 }
 
 /// A size of data blocks.
+/// What is aged, and how.
+#[derive(Debug, Args)]
+pub struct AgeArguments {
+    /// A directory of a mounted file system, or an image of TandemFS, which is then used as a library
+    pub target: PathBuf,
+    /// Sizes, ages and depths of files: agrawal, wang-hpc, or a JSON file
+    #[arg(long, value_name = "NAME|FILE", default_value = "agrawal")]
+    pub profile: String,
+    /// Shares of the file system that files take, one after the other
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = percent, default_value = "75%")]
+    pub utilization: Vec<f64>,
+    /// Bytes to create once it is filled, in sizes of the file system, divided evenly among the utilizations
+    #[arg(long, value_name = "TIMES", value_parser = times, default_value = "20")]
+    pub churn: f64,
+    /// Write the bytes of files instead of reserving space for them
+    #[arg(long)]
+    pub write: bool,
+    /// Gives other files with the same distributions
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Threads; more than one lay files out differently in each run
+    #[arg(long, default_value_t = 1)]
+    pub threads: u64,
+    /// Size of the file that shows how much can be mapped with huge pages, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 30)]
+    pub large: u64,
+    /// How far the run is, so that it can be continued; beside an image or inside a directory by default
+    #[arg(long, value_name = "FILE")]
+    pub notes: Option<PathBuf>,
+    /// JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok().filter(|percent| (1.0..=99.0).contains(percent));
+    number.ok_or_else(|| format!("'{text}' is not 1% to 99%"))
+}
+
+fn times(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|times| (0.0..=100_000.0).contains(times));
+    number.ok_or_else(|| format!("'{text}' is not 0 to 100000"))
+}
+
 fn block_size(text: &str) -> Result<u32, String> {
     let number = text.strip_suffix('K').and_then(|number| number.parse::<u32>().ok());
     let size = number.filter(|number| number.is_power_of_two() && (4..=1024).contains(number));

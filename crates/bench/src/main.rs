@@ -12,10 +12,11 @@
 //! loads and one for each other experiment, `workloads/` the loads of the ByteFS paper. `measure.rs` takes the times, `report.rs` judges
 //! them, `output.rs` runs cases and experiments and prints their results, `scene.rs` makes devices and file systems. `probe.rs` records
 //! where the engine stores, `stopwatch.rs` how long each access takes. `null_fs/` is the FUSE file system that keeps everything in memory
-//! and nothing safe, and `served.rs` serves such file systems.
+//! and nothing safe, and `served.rs` serves such file systems. `age/` makes file systems old.
 
 #![forbid(unsafe_code)]
 
+mod age;
 mod arguments;
 mod bytefs;
 mod cases;
@@ -65,6 +66,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
             Some(Command::Compare(asked)) => compare::session::compare(asked),
             Some(Command::Run(asked)) => compare::session::run(asked),
             Some(Command::Report(asked)) => compare::report::run(asked),
+            Some(Command::Age(asked)) => age::run(asked),
             None => cases::run(&arguments.evaluation),
         }),
     };

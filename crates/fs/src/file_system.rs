@@ -114,6 +114,12 @@ impl FileSystem {
         (self.volume.memory.space(), self.volume.sectors.space())
     }
 
+    /// Free bytes in whole units of 2 MiB of the memory zone, and in free pieces of 2 MiB at multiples of 2 MiB of the block zone: what aged
+    /// file systems run out of first (WineFS §2.2).
+    pub fn aligned_free_bytes(&self) -> (u64, u64) {
+        (self.volume.memory.free_unit_bytes(), self.volume.sectors.aligned_free_bytes())
+    }
+
     /// What the mount knows about damaged metadata, and what is held back because of it.
     pub fn damage(&self) -> DamageReport {
         self.volume.held_back.report()

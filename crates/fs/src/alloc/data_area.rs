@@ -1,7 +1,7 @@
 //! The data area: slots for data logs, spare pages for copies, and counts of free space.
 
 use tandemfs_format::mapping::SlotClass;
-use tandemfs_format::{LINE_BYTES, LineAddress, PAGE_LINES, UNIT_LINES};
+use tandemfs_format::{LINE_BYTES, LineAddress, PAGE_LINES, UNIT_BYTES, UNIT_LINES};
 
 use super::Need;
 use super::bits::Bits;
@@ -143,6 +143,11 @@ impl MemoryAllocator {
     pub(crate) fn free_data_percent(&self) -> u64 {
         let free = self.free_for_data();
         free * 100 / (free + self.data_log_lines.load(SeqCst)).max(1)
+    }
+
+    /// Bytes of the units that nothing is in.
+    pub(crate) fn free_unit_bytes(&self) -> u64 {
+        self.free_units.load(SeqCst) * UNIT_BYTES
     }
 
     pub(crate) fn space(&self) -> ZoneSpace {

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use hashbrown::HashMap;
 use tandemfs_format::geometry::{Geometry, PIECE_SECTORS};
 use tandemfs_format::journal::TX_DATA_MAX;
-use tandemfs_format::{SECTOR_BYTES, Sector};
+use tandemfs_format::{SECTOR_BYTES, Sector, UNIT_BYTES};
 
 use super::Need;
 use super::bits::{Bits, WORDS};
@@ -397,6 +397,16 @@ impl SectorAllocator {
         runs.min(self.free.load(SeqCst).saturating_sub(self.transient) / each)
     }
 
+    /// Free bytes in pieces of the size of a unit (2 MiB) at multiples of it.
+    pub(crate) fn aligned_free_bytes(&self) -> u64 {
+        let each = UNIT_BYTES / SECTOR_BYTES as u64;
+        let in_group = |group: &Mutex<Bits>| {
+            let bits = group.lock();
+            (0..PIECE_SECTORS / each).filter(|piece| bits.is_free(piece * each, each)).count() as u64
+        };
+        self.groups.iter().map(in_group).sum::<u64>() * UNIT_BYTES
+    }
+
     pub(crate) fn space(&self) -> ZoneSpace {
         let free = self.free.load(SeqCst) + self.discarding.load(SeqCst);
         ZoneSpace {
@@ -529,6 +539,20 @@ mod tests {
             assert!(allocator.free(sector, count));
         }
         assert_eq!(allocator.space(), before);
+    }
+
+    #[test]
+    fn a_taken_sector_ends_one_aligned_piece() {
+        let allocator = allocator(300 << 20, 64 << 10);
+        allocator.fill_room();
+        let before = allocator.aligned_free_bytes();
+        // The identity of the device and the transient room are in some pieces.
+        assert!(before > 280 << 20 && before <= 300 << 20, "{before}");
+        let taken: Vec<Sector> = (0..512).filter_map(|_| allocator.take(16, Need::Growth).ok()).collect();
+        let less = before - allocator.aligned_free_bytes();
+        assert!((32 << 20..=40 << 20).contains(&less), "512 blocks of 64 KiB: {less}");
+        taken.iter().for_each(|sector| assert!(allocator.free(*sector, 16)));
+        assert_eq!(allocator.aligned_free_bytes(), before);
     }
 
     /// A damaged pointer to sectors of the room freed them, and the unmount, which freed them again, panicked.
