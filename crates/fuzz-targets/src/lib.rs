@@ -16,6 +16,7 @@ mod image;
 mod input;
 mod links;
 mod operations;
+mod protocol;
 mod ring;
 mod text;
 mod wire;
@@ -113,6 +114,14 @@ pub const TARGETS: &[Target] = &[
         corpus: ring::corpus,
         input_bytes_max: 2048,
         lies: ring::LIES,
+    },
+    Target {
+        name: "protocol",
+        feeds: "any request, answer, listing and greeting to the messages of the direct door",
+        run: protocol::run,
+        corpus: protocol::corpus,
+        input_bytes_max: 1024,
+        lies: protocol::LIES,
     },
     Target {
         name: "text",

@@ -224,6 +224,7 @@ impl Arena {
         }
         self.memory.store(at(slot::ERROR), answer.error);
         self.memory.store_long(at(slot::VALUE), answer.value);
+        self.memory.store_long(at(slot::FURTHER), answer.further);
         self.memory.store(at(slot::HAS_ATTRIBUTES), u32::from(answer.attributes.is_some()));
         if let Some(attributes) = answer.attributes {
             let place = |word| at(slot::ATTRIBUTES + 8 * word);

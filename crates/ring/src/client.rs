@@ -258,6 +258,7 @@ impl Inner {
         Answer {
             error: self.memory.load(at(slot::ERROR)),
             value: self.memory.load_long(at(slot::VALUE)),
+            further: self.memory.load_long(at(slot::FURTHER)),
             attributes: has_attributes.then(|| Attributes::of_words(std::array::from_fn(attribute))),
         }
     }

@@ -36,6 +36,7 @@
 //! | 644 | 4 | daemon | error, 0 for none |
 //! | 648 | 8 | daemon | value |
 //! | 656 | 4 | daemon | 1 if there are attributes |
+//! | 664 | 8 | daemon | further value |
 //! | 704 | 104 | daemon | attributes (`message.rs`) |
 //!
 //! Word file: 0 magic (8), 8 version (4), 64 the daemon's attention to this client (4): 0 asleep, 1 awake, 2 polling, 3 ended.
@@ -84,6 +85,7 @@ pub(crate) mod slot {
     pub(crate) const ERROR: usize = 644;
     pub(crate) const VALUE: usize = 648;
     pub(crate) const HAS_ATTRIBUTES: usize = 656;
+    pub(crate) const FURTHER: usize = 664;
     pub(crate) const ATTRIBUTES: usize = 704;
     pub(crate) const ATTRIBUTE_WORDS: usize = 13;
     pub(crate) const BYTES: usize = 896;
@@ -103,7 +105,11 @@ const _: () = {
     assert!(header::DOORBELL < LINE && header::SLOTS_USED / LINE != header::BELL / LINE && header::BELL + LINE <= SLOTS_OFFSET);
     assert!(slot::HEAD + 8 * slot::HEAD_WORDS == slot::MORE && slot::MORE + 8 * slot::MORE_WORDS == slot::NAMES);
     assert!(slot::NAMES + NAMES_BYTES == slot::ANSWER_TURN && slot::ANSWER_TURN.is_multiple_of(LINE));
-    assert!(slot::HAS_ATTRIBUTES < slot::ATTRIBUTES && slot::ATTRIBUTES + 8 * slot::ATTRIBUTE_WORDS <= slot::BYTES);
+    assert!(
+        slot::HAS_ATTRIBUTES < slot::FURTHER
+            && slot::FURTHER < slot::ATTRIBUTES
+            && slot::ATTRIBUTES + 8 * slot::ATTRIBUTE_WORDS <= slot::BYTES
+    );
     assert!(slot::BYTES.is_multiple_of(2 * LINE) && SLOTS_OFFSET.is_multiple_of(2 * LINE));
     assert!(2 * NAME_BYTES_MAX <= NAMES_BYTES && NAMES_BYTES.is_multiple_of(8));
 };

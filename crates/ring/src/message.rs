@@ -249,6 +249,8 @@ pub struct Answer {
     pub error: u32,
     /// What the operation returns.
     pub value: u64,
+    /// What it returns besides.
+    pub further: u64,
     /// Of the inode that it concerns.
     pub attributes: Option<Attributes>,
 }

@@ -34,7 +34,7 @@ fn request(number: u64) -> Request {
 /// An answer of which every field says the same.
 fn answer(number: u64) -> Answer {
     let attributes = Attributes { node: number, block_bytes: number as u32, ..Attributes::default() };
-    Answer { error: number as u32, value: number, attributes: Some(attributes) }
+    Answer { error: number as u32, value: number, further: !number, attributes: Some(attributes) }
 }
 
 /// Checks requests, and answers some of them by another thread.

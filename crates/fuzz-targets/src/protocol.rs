@@ -1,0 +1,171 @@
+//! Any request, answer, listing and greeting to the decoders of the direct door's messages. What is decoded must survive its own bytes, and
+//! what is listed must lie in the listing.
+
+use tandemfs_protocol::{EntryWriter, GREETING_BYTES, Hello, Listed, Listing, Malformed, Number, Operation, Outcome, Reception, Space};
+use tandemfs_ring::{Answer, NAME_BYTES_MAX, Names, Range, Request};
+
+use crate::Input;
+
+/// Longest listing of a run.
+const LISTING_BYTES_MAX: usize = 1024;
+/// Bytes of an entry without its name.
+const ENTRY_BYTES_MIN: usize = 24;
+
+fn range(input: &mut Input<'_>) -> Range {
+    Range { start: input.border(4) as u32, length: if input.one_in(2) { input.border(4) as u32 } else { 0 } }
+}
+
+fn request(input: &mut Input<'_>) -> Request {
+    let operation = if input.one_in(16) { input.short() } else { *input.pick(Number::ALL) as u16 };
+    let lengths = [0, 1].map(|_| input.below(NAME_BYTES_MAX + 1));
+    let [first, second] = lengths.map(|length| input.take(length));
+    let names = Names::new(first, second).unwrap_or_else(|error| panic!("{error}"));
+    let mut request = Request { flags: input.border(4) as u32, names, ..Request::new(operation) };
+    for field in [&mut request.node, &mut request.handle, &mut request.offset, &mut request.length] {
+        *field = input.border(8);
+    }
+    request.ranges = [range(input), range(input)];
+    for argument in &mut request.arguments {
+        *argument = if input.one_in(3) { input.border(8) } else { input.below(5) as u64 };
+    }
+    request
+}
+
+fn check_request(request: &Request) {
+    match Operation::decode(request) {
+        Ok(operation) => survives(operation),
+        Err(Malformed::Operation(number)) => assert!(Number::of(number).is_none(), "operation {number} exists"),
+        Err(Malformed::Field(what)) => assert!(!what.is_empty()),
+    }
+}
+
+fn survives(operation: Operation<'_>) {
+    let again = operation.encode().unwrap_or_else(|error| panic!("{operation:?}: {error}"));
+    assert!(Operation::decode(&again) == Ok(operation), "{operation:?} became {:?}", Operation::decode(&again));
+}
+
+fn check_answer(answer: Answer) {
+    if let Ok(outcome) = Outcome::decode(answer) {
+        let again = outcome.encode();
+        assert!(Outcome::decode(again) == Ok(outcome) && again.error == answer.error, "{answer:?} became {again:?}");
+    }
+}
+
+fn check_bytes(answer: &Answer, buffer: Range, told: Result<u32, Malformed>) {
+    assert!(told.is_ok() == (answer.value <= buffer.length.into()), "{answer:?} in {buffer:?}: {told:?}");
+}
+
+/// Entries in the order of the listing, all whole and none made up.
+fn check_listing(bytes: &[u8], listed: &[Listed<'_>]) {
+    assert!(listed.len() <= bytes.len() / ENTRY_BYTES_MIN, "{} entries in {} bytes", listed.len(), bytes.len());
+    let mut again = EntryWriter::new(bytes.len());
+    for entry in listed {
+        assert!(again.push(entry), "{entry:?} is not in {} bytes", bytes.len());
+    }
+    let repeated: Vec<Listed<'_>> = Listing::new(again.bytes()).map_while(Result::ok).collect();
+    assert!(repeated == listed, "{listed:?} became {repeated:?}");
+}
+
+fn check_greetings(bytes: &[u8]) {
+    if let Ok(hello) = Hello::decode(bytes) {
+        assert!(Hello::decode(&hello.encode()) == Ok(hello), "{hello:?}");
+    }
+    if let Ok(reception) = Reception::decode(bytes) {
+        let again = Reception::decode(&reception.encode());
+        let is_cut = |other: &Reception| matches!((other, &reception), (Reception::Refusal(cut), Reception::Refusal(whole)) if whole.sentence.starts_with(&cut.sentence));
+        assert!(again.as_ref().is_ok_and(|again| *again == reception || is_cut(again)), "{reception:?} became {again:?}");
+    }
+    let _another_length = Space::decode(bytes);
+}
+
+/// A greeting that is nearly one.
+fn greeting(input: &mut Input<'_>) -> Vec<u8> {
+    let mut bytes = match input.below(4) {
+        0 => Hello::new(input.border(4) as u32, input.border(8)).encode().to_vec(),
+        1 => input.take(GREETING_BYTES).to_vec(),
+        2 => Reception::Refusal(tandemfs_protocol::Refusal::new(13, "a sentence")).encode().to_vec(),
+        _ => Reception::Welcome(tandemfs_protocol::Welcome { slots: 1, data_bytes: 4096, operations: 1, transfer_bytes_max: 1 })
+            .encode()
+            .to_vec(),
+    };
+    for _ in 0..input.below(4) {
+        let (at, byte) = (input.below(bytes.len()), input.byte());
+        if let Some(place) = bytes.get_mut(at) {
+            *place = byte;
+        }
+    }
+    bytes.truncate(if input.one_in(4) { input.below(GREETING_BYTES) } else { GREETING_BYTES });
+    bytes
+}
+
+/// Entries with a few bytes changed.
+fn listing(input: &mut Input<'_>) -> Vec<u8> {
+    if input.one_in(4) {
+        return input.take(LISTING_BYTES_MAX).to_vec();
+    }
+    let mut writer = EntryWriter::new(LISTING_BYTES_MAX);
+    for index in 0..input.below(8) {
+        let length = input.below(40) + 1;
+        let name = input.take(length);
+        let _full = writer.push(&Listed { inode: index as u64, cookie: input.border(8), kind: input.byte(), name });
+    }
+    let mut bytes = writer.bytes().to_vec();
+    for _ in 0..input.below(4) {
+        let (at, byte) = (input.below(bytes.len()), input.byte());
+        if let Some(place) = bytes.get_mut(at) {
+            *place = byte;
+        }
+    }
+    bytes
+}
+
+pub(crate) fn run(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    match input.below(4) {
+        0 => check_greetings(&greeting(&mut input)),
+        1 => {
+            let bytes = listing(&mut input);
+            let listed: Vec<Listed<'_>> = Listing::new(&bytes).map_while(Result::ok).collect();
+            check_listing(&bytes, &listed);
+        }
+        2 => {
+            let answer = Answer { error: input.border(4) as u32, value: input.border(8), ..Answer::default() };
+            check_answer(answer);
+            let buffer = range(&mut input);
+            check_bytes(&answer, buffer, Outcome::bytes(&answer, buffer));
+        }
+        _ => {
+            while !input.is_empty() {
+                check_request(&request(&mut input));
+            }
+        }
+    }
+}
+
+pub(crate) fn corpus() -> Vec<Vec<u8>> {
+    let requests = (0..Number::ALL.len() as u8).flat_map(|number| {
+        (0..4_u8).map(move |how| {
+            let mut bytes = vec![3, 0, number, 3, 0, 0, 2, 0, 0, b'a', b'/', b'b', b'x', b'y'];
+            bytes.extend((0..60).map(|index| index * how));
+            bytes
+        })
+    });
+    let others =
+        (0..3_u8).flat_map(|kind| (0..16_u8).map(move |how| [kind].into_iter().chain((0..80).map(|index| index * how + how)).collect()));
+    requests.chain(others).collect()
+}
+
+/// See [`crate::Target::lies`].
+pub(crate) const LIES: &[(&str, fn())] = &[
+    ("an entry that is not in the listing", || check_listing(&[0; 30], &[Listed { inode: 1, cookie: 2, kind: 3, name: b"made up" }])),
+    ("more bytes than the buffer has", || {
+        check_bytes(&Answer { value: 9, ..Answer::default() }, Range { start: 0, length: 8 }, Ok(9));
+    }),
+    ("an operation that does not survive", || {
+        survives(Operation::GetAttribute {
+            subject: tandemfs_protocol::Subject::Open(tandemfs_protocol::Handle(std::num::NonZeroU64::MIN)),
+            name: &[b'n'; 256],
+            into: Range::default(),
+        });
+    }),
+];

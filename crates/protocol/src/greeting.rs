@@ -1,0 +1,182 @@
+//! The greeting on the socket (SOCK_SEQPACKET): one message each way. With a welcome come the descriptors of the arena, of the word file and, if
+//! the doorbell is one, of an eventfd, in this order. The socket then says nothing more: its hang-up is the end of the connection.
+//!
+//! Hello, 64 bytes: 0 magic `TFSHELLO` (8), 8 version (4), 12 slots (4), 16 bytes of the data area (8), zeros.
+//!
+//! Reception, 256 bytes: 0 magic `TFSDOOR\0` (8), 8 version (4), 12 kind (4): 1 welcome, 2 refusal; 16 operations (8), 24 bytes of the data area (8),
+//! 32 slots (4), 36 most bytes of a transfer (4), 40 errno of a refusal (4), 44 length of its sentence (4), 48 the sentence (208).
+
+use crate::VERSION;
+
+const HELLO_MAGIC: u64 = u64::from_le_bytes(*b"TFSHELLO");
+const RECEPTION_MAGIC: u64 = u64::from_le_bytes(*b"TFSDOOR\0");
+const HELLO_BYTES: usize = 64;
+const WELCOME: u32 = 1;
+const REFUSAL: u32 = 2;
+const SENTENCE_AT: usize = 48;
+const SENTENCE_BYTES_MAX: usize = GREETING_BYTES - SENTENCE_AT;
+
+/// No greeting is longer.
+pub const GREETING_BYTES: usize = 256;
+
+/// Why a greeting is not understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum HelloError {
+    /// It is none.
+    #[error("the other side does not speak the protocol of this socket")]
+    Unknown,
+    /// It is of another version.
+    #[error("the other side speaks version {}.{}, this program version {}.{}; install the same release for both", found >> 16, found & 0xffff, VERSION >> 16, VERSION & 0xffff)]
+    Version {
+        /// The other side's version.
+        found: u32,
+    },
+}
+
+/// The first message: what a client wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hello {
+    /// Its version.
+    pub version: u32,
+    /// Slots that it wants.
+    pub slots: u32,
+    /// Bytes of a data area that it wants.
+    pub data_bytes: u64,
+}
+
+/// A client is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Welcome {
+    /// Slots that it gets, at most as many as it wanted.
+    pub slots: u32,
+    /// Bytes of the data area that it gets.
+    pub data_bytes: u64,
+    /// Operations that the daemon serves, by [`crate::Number::bit`].
+    pub operations: u64,
+    /// Most bytes of a READ or WRITE.
+    pub transfer_bytes_max: u32,
+}
+
+/// A client is not served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The daemon's version.
+    pub version: u32,
+    /// An errno.
+    pub errno: i32,
+    /// A sentence for people, cut after 208 bytes.
+    pub sentence: String,
+}
+
+/// The daemon's answer to a [`Hello`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reception {
+    /// Come in.
+    Welcome(Welcome),
+    /// Go by the mount.
+    Refusal(Refusal),
+}
+
+fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
+    bytes[at..at + value.len()].copy_from_slice(value);
+}
+
+fn short(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes)
+}
+
+fn long(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes)
+}
+
+impl Hello {
+    /// For this version.
+    pub fn new(slots: u32, data_bytes: u64) -> Self {
+        Self { version: VERSION, slots, data_bytes }
+    }
+
+    /// As bytes.
+    pub fn encode(&self) -> [u8; HELLO_BYTES] {
+        let mut bytes = [0; HELLO_BYTES];
+        put(&mut bytes, 0, &HELLO_MAGIC.to_le_bytes());
+        put(&mut bytes, 8, &self.version.to_le_bytes());
+        put(&mut bytes, 12, &self.slots.to_le_bytes());
+        put(&mut bytes, 16, &self.data_bytes.to_le_bytes());
+        bytes
+    }
+
+    /// From a message.
+    ///
+    /// # Errors
+    /// [`HelloError`]; the version comes first, since the rest may mean something else there.
+    pub fn decode(bytes: &[u8]) -> Result<Self, HelloError> {
+        let read = || {
+            let (magic, version) = (long(bytes, 0)?, short(bytes, 8)?);
+            (magic == HELLO_MAGIC).then_some(version)
+        };
+        let version = read().ok_or(HelloError::Unknown)?;
+        if version != VERSION {
+            return Err(HelloError::Version { found: version });
+        }
+        let rest = (bytes.len() == HELLO_BYTES).then(|| Some((short(bytes, 12)?, long(bytes, 16)?))).flatten();
+        let (slots, data_bytes) = rest.ok_or(HelloError::Unknown)?;
+        Ok(Self { version, slots, data_bytes })
+    }
+}
+
+impl Refusal {
+    /// Of this version.
+    pub fn new(errno: i32, sentence: impl Into<String>) -> Self {
+        Self { version: VERSION, errno, sentence: sentence.into() }
+    }
+}
+
+impl Reception {
+    /// As bytes.
+    pub fn encode(&self) -> [u8; GREETING_BYTES] {
+        let mut bytes = [0; GREETING_BYTES];
+        put(&mut bytes, 0, &RECEPTION_MAGIC.to_le_bytes());
+        match self {
+            Self::Welcome(welcome) => {
+                put(&mut bytes, 8, &VERSION.to_le_bytes());
+                put(&mut bytes, 12, &WELCOME.to_le_bytes());
+                put(&mut bytes, 16, &welcome.operations.to_le_bytes());
+                put(&mut bytes, 24, &welcome.data_bytes.to_le_bytes());
+                put(&mut bytes, 32, &welcome.slots.to_le_bytes());
+                put(&mut bytes, 36, &welcome.transfer_bytes_max.to_le_bytes());
+            }
+            Self::Refusal(refusal) => {
+                let sentence = refusal.sentence.as_bytes();
+                let sentence = &sentence[..refusal.sentence.floor_char_boundary(SENTENCE_BYTES_MAX)];
+                put(&mut bytes, 8, &refusal.version.to_le_bytes());
+                put(&mut bytes, 12, &REFUSAL.to_le_bytes());
+                put(&mut bytes, 40, &refusal.errno.to_le_bytes());
+                put(&mut bytes, 44, &(sentence.len() as u32).to_le_bytes());
+                put(&mut bytes, SENTENCE_AT, sentence);
+            }
+        }
+        bytes
+    }
+
+    /// From a message. A refusal is understood from every version.
+    ///
+    /// # Errors
+    /// [`HelloError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, HelloError> {
+        let bytes: &[u8; GREETING_BYTES] = bytes.try_into().map_err(|_| HelloError::Unknown)?;
+        let (short, long) = (|at| short(bytes, at).unwrap_or_default(), |at| long(bytes, at).unwrap_or_default());
+        let version = short(8);
+        match (long(0), short(12)) {
+            (RECEPTION_MAGIC, REFUSAL) => {
+                let length = (short(44) as usize).min(SENTENCE_BYTES_MAX);
+                let sentence = String::from_utf8_lossy(&bytes[SENTENCE_AT..SENTENCE_AT + length]).into_owned();
+                Ok(Self::Refusal(Refusal { version, errno: short(40).cast_signed(), sentence }))
+            }
+            (RECEPTION_MAGIC, _) if version != VERSION => Err(HelloError::Version { found: version }),
+            (RECEPTION_MAGIC, WELCOME) => {
+                Ok(Self::Welcome(Welcome { slots: short(32), data_bytes: long(24), operations: long(16), transfer_bytes_max: short(36) }))
+            }
+            _ => Err(HelloError::Unknown),
+        }
+    }
+}
