@@ -146,12 +146,13 @@ pub(crate) fn corpus() -> Vec<Vec<u8>> {
     let requests = (0..Number::ALL.len() as u8).flat_map(|number| {
         (0..4_u8).map(move |how| {
             let mut bytes = vec![3, 0, number, 3, 0, 0, 2, 0, 0, b'a', b'/', b'b', b'x', b'y'];
-            bytes.extend((0..60).map(|index| index * how));
+            bytes.extend((0..60_u8).map(|index| index.wrapping_mul(how)));
             bytes
         })
     });
-    let others =
-        (0..3_u8).flat_map(|kind| (0..16_u8).map(move |how| [kind].into_iter().chain((0..80).map(|index| index * how + how)).collect()));
+    let others = (0..3_u8).flat_map(|kind| {
+        (0..16_u8).map(move |how| [kind].into_iter().chain((0..80_u8).map(|index| index.wrapping_mul(how).wrapping_add(how))).collect())
+    });
     requests.chain(others).collect()
 }
 
