@@ -240,6 +240,7 @@ impl Vfs {
 
     /// Sets the size of a file that may be written ([KV5] of `lib.rs`).
     pub(crate) fn resize(&self, who: &Credentials, file: &Attributes, size: u64) -> Result<()> {
+        let _changing = self.changing(file.inode, size.min(self.fs.size(file.inode)?)..i64::MAX as u64); // [KV6]
         let taken = Taken::by(who, file);
         self.take_capabilities(file.inode)?;
         let (kill_set_id, kill_set_group_id) = (taken.set_id, taken.set_group_id);

@@ -165,6 +165,7 @@ impl Vfs {
     fn read_bytes(&self, file: &OpenFile, offset: u64, into: &mut [u8]) -> Result<usize> {
         file.must_read()?;
         let length = into.len().min(CALL_BYTES_MAX);
+        self.settle(file.inode); // [KV6]
         Ok(self.fs.read_with(file.inode, offset, &mut into[..length], ReadOptions::default())?)
     }
 
@@ -188,6 +189,14 @@ impl Vfs {
     /// # Errors
     /// As [`Vfs::write`]; `EINVAL` for a negative offset, `EOPNOTSUPP` for flags that are not supported.
     pub fn write_at(&self, process: &Process, file: &OpenFile, offset: i64, from: &[u8], flags: i32) -> Result<usize> {
+        self.write_to(process, file, offset, from, flags).map(|(done, _)| done)
+    }
+
+    /// As [`Vfs::write_at`]; returns also the offset behind what was written, which with O_APPEND only the file system knows.
+    ///
+    /// # Errors
+    /// As [`Vfs::write_at`].
+    pub fn write_to(&self, process: &Process, file: &OpenFile, offset: i64, from: &[u8], flags: i32) -> Result<(usize, u64)> {
         const KNOWN: i32 = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND | RWF_NOAPPEND;
         let offset = offset_of(offset)?;
         file.must_write()?;
@@ -198,7 +207,7 @@ impl Vfs {
             return Err(Errno::INVAL.into());
         }
         let appends = flags & libc::RWF_APPEND != 0 || file.appends() && flags & RWF_NOAPPEND == 0;
-        self.write_bytes(&process.credentials, file, (!appends).then_some(offset), from).map(|(done, _)| done)
+        self.write_bytes(&process.credentials, file, (!appends).then_some(offset), from)
     }
 
     /// Writes at an offset, or at the end; returns how much, and the offset behind it.
@@ -218,6 +227,7 @@ impl Vfs {
             Some(offset) => offset,
             None => self.fs.size(file.inode)?,
         };
+        let _changing = self.changing(file.inode, at..at + from.len() as u64); // [KV6]
         self.leaves_reserve(who, file.inode, at, from.len() as u64)?;
         let taken = self.before_write(who, file.inode)?; // [KV5]
         let options = WriteOptions { kill_set_id: taken.set_id, ..WriteOptions::default() };
@@ -248,6 +258,7 @@ impl Vfs {
                 }
                 let to = if from == Seek::Data { SeekTo::Data } else { SeekTo::Hole };
                 let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
+                self.settle(file.inode); // [KV6]
                 self.fs.seek(file.inode, offset, to)?.ok_or(Errno::NXIO)?
             }
         };
@@ -266,11 +277,8 @@ impl Vfs {
             return Err(Errno::NOTDIR.into());
         }
         let mut position = file.position.lock();
-        if file.attributes()?.nlink == 0 {
-            return Err(Errno::NOENT.into());
-        }
         let mut reached = *position;
-        let result = self.fs.read_directory(file.inode, reached, &mut |entry| {
+        let result = self.read_directory_behind(file, reached, &mut |entry| {
             let is_taken = visit(entry);
             if is_taken {
                 reached = entry.cookie;
@@ -278,7 +286,22 @@ impl Vfs {
             is_taken
         });
         *position = reached;
-        Ok(result?)
+        result
+    }
+
+    /// As [`Vfs::read_directory`], behind the entry of a cookie instead of the offset, which stays; 0 for the start.
+    ///
+    /// # Errors
+    /// As [`Vfs::read_directory`].
+    pub fn read_directory_behind(&self, file: &OpenFile, cookie: u64, visit: &mut dyn FnMut(&DirectoryEntry<'_>) -> bool) -> Result<()> {
+        file.must_be_a_file()?;
+        if file.kind != file_type::DIRECTORY {
+            return Err(Errno::NOTDIR.into());
+        }
+        if file.attributes()?.nlink == 0 {
+            return Err(Errno::NOENT.into());
+        }
+        Ok(self.fs.read_directory(file.inode, cookie, visit)?)
     }
 
     /// Makes durable what was written: it is already, so this only says whether the file system has stopped.

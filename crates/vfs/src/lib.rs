@@ -10,6 +10,8 @@
 //! [KV4] What only the kernel can decide is handed back ([`Crossed`]) before anything has changed: what lies behind an absolute link,
 //!       above the root or behind a mount point, and what a device, a pipe or a socket does when it is opened.
 //! [KV5] A change of data removes set-user-id, set-group-id and `security.capability` before the first byte changes.
+//! [KV6] Somebody else may keep pages of a file, changed ones too: the kernel behind a mount ([`Caches`]). Before data is read, what was
+//!       changed there is written to the file system; around a change of data those pages are dropped. No lock is held meanwhile.
 //!
 //! Not here, because nothing below the kernel knows it: resource limits (RLIMIT_FSIZE), programs that are being executed (ETXTBSY), locks,
 //! inotify, security modules. The `fs.protected_*` rules belong to the machine; whoever opens the [`Vfs`] passes them in ([`Protected`]).
@@ -19,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
+mod caches;
 mod credentials;
 mod errno;
 mod extended_attributes;
@@ -40,6 +43,7 @@ use std::sync::Arc;
 use tandemfs_fs::FileSystem;
 
 pub use attributes::{SetTimes, Subject, TimeToSet};
+pub use caches::{Caches, Change};
 pub use credentials::{Capabilities, Capability, Credentials, Process};
 pub use errno::{errno, is_failure};
 pub use extended_attributes::{attribute_mode, listed_names};
@@ -75,12 +79,19 @@ impl Default for Settings {
 pub struct Vfs {
     fs: Arc<FileSystem>,
     settings: Settings,
+    caches: Option<Arc<dyn Caches>>,
 }
 
 impl Vfs {
     /// A file system with the properties of its mount.
     pub fn new(fs: Arc<FileSystem>, settings: Settings) -> Self {
-        Self { fs, settings }
+        Self { fs, settings, caches: None }
+    }
+
+    /// Beside somebody who keeps pages of files ([KV6]).
+    #[must_use]
+    pub fn beside(self, caches: Arc<dyn Caches>) -> Self {
+        Self { caches: Some(caches), ..self }
     }
 
     /// The file system.

@@ -42,6 +42,7 @@ impl Vfs {
         if mode != AllocateMode::Punch {
             self.leaves_reserve(who, file.inode(), offset, length)?;
         }
+        let _changing = self.changing(file.inode(), offset..offset + length); // [KV6]
         self.before_change(who, file.inode())?; // [KV5]
         Ok(self.fs.allocate(file.inode(), offset, length, mode)?)
     }
@@ -88,6 +89,8 @@ impl Vfs {
         }
         let length = length.min(COPY_BYTES_MAX).min(i64::MAX as u64 - to);
         self.leaves_reserve(who, target.inode(), to, length)?;
+        self.settle(source.inode()); // [KV6]
+        let _changing = self.changing(target.inode(), to..to + length);
         self.before_change(who, target.inode())?; // [KV5]
         Ok(self.fs.copy_range((source.inode(), from), (target.inode(), to), length, WriteOptions::default())?)
     }
