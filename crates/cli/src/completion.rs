@@ -2,6 +2,7 @@
 //! for it, with the words that `mount_options.rs` accepts.
 
 use clap_complete::Shell;
+use tandemfs_direct::IS_SERVED;
 use tandemfs_fs::KNOWS_HOMES;
 
 use crate::mount_options::{DISCARDS, ENGINES, PROMOTE, TIMING, WRITE_BACK};
@@ -35,8 +36,24 @@ const FLAGS: [&str; 25] = [
     "_netdev",
 ];
 /// Options with a value that is not one of a few.
-const VALUES: [&str; 10] =
-    ["threshold", "write_back_limit", "read_ahead", "in_place", "modified_ratio", "memory", "threads", "log", "reserved", "home_limit"];
+const VALUES: [&str; 12] = [
+    "threshold",
+    "write_back_limit",
+    "read_ahead",
+    "in_place",
+    "modified_ratio",
+    "memory",
+    "threads",
+    "log",
+    "reserved",
+    "home_limit",
+    "direct_spin",
+    "direct_clients",
+];
+
+fn is_of_this_build(option: &str) -> bool {
+    (KNOWS_HOMES || option != "home_limit") && (IS_SERVED || !option.starts_with("direct"))
+}
 
 /// All options as completion offers them: flags, options with each of their values, and the names of the others up to the equals sign.
 fn words() -> Vec<String> {
@@ -46,13 +63,14 @@ fn words() -> Vec<String> {
     let domains = ["none", "process", "adr", "eadr", "gpf"].map(|name| format!("domain={name}"));
     [
         FLAGS.map(str::to_owned).to_vec(),
+        IS_SERVED.then(|| "direct".to_owned()).into_iter().collect(),
         of("write_back", &WRITE_BACK),
         of("promote", &PROMOTE),
         of("engine", &ENGINES),
         of("discard", &DISCARDS),
         of("timing", &TIMING),
         domains.to_vec(),
-        VALUES.iter().filter(|name| KNOWS_HOMES || **name != "home_limit").map(|name| format!("{name}=")).collect(),
+        VALUES.iter().filter(|name| is_of_this_build(name)).map(|name| format!("{name}=")).collect(),
     ]
     .concat()
 }
@@ -138,7 +156,7 @@ mod tests {
                 "in_place=" => "512",
                 "modified_ratio=" => "1/4",
                 "memory=" => "64M",
-                "threads=" => "3",
+                "threads=" | "direct_clients=" | "direct_spin=" => "3",
                 "log=" => "/tmp/log",
                 _ => "",
             };

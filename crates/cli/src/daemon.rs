@@ -13,6 +13,7 @@ use tandemfs_fs::FileSystem;
 use crate::arguments::MountArguments;
 use crate::claim;
 use crate::device::{self, Opening};
+use crate::direct;
 use crate::failure::Failure;
 use crate::logging;
 use crate::mount::{self, READY};
@@ -86,7 +87,9 @@ pub fn serve(arguments: &MountArguments, options: &Options, ready: impl FnOnce()
         tracing::warn!("{warning}");
     }
     let settings = tandemfs_fuse::MountSettings { source: device, options: remount::lasting(options, &fs), ..options.settings.clone() };
-    let served = tandemfs_fuse::serve(&fs, &arguments.mountpoint, &settings, ready);
+    let served = tandemfs_fuse::serve_beside(&fs, &arguments.mountpoint, &settings, ready, |mounted, caches| {
+        direct::open(&fs, &settings, &options.direct, mounted, caches)
+    });
     let ended = fs.unmount();
     if let Err(error) = &ended {
         tracing::error!("the unmount was not clean, the next mount recovers: {error}");

@@ -14,6 +14,7 @@ mod daemon;
 mod device;
 mod device_bench;
 mod device_stats;
+mod direct;
 mod dump;
 mod failure;
 mod findings;

@@ -1,8 +1,10 @@
 //! The options of `-o`: ours, those of FUSE, and those that mount(8) passes on from fstab.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tandemfs_device::PersistenceDomain;
+use tandemfs_direct::{IS_SERVED, Limits};
 use tandemfs_format::PAGE_LINES;
 use tandemfs_fs::{Discard, Engine, HomeLimit, KNOWS_HOMES, MountOptions, Promote, Threshold, WriteBackPolicy};
 use tandemfs_fuse::{Mode, MountSettings};
@@ -92,12 +94,26 @@ home_limit=SIZE|N%
                   (default 100%: what metadata and small writes leave)
 ";
 
+/// Options of builds that open the direct door; they come before the option `allow_other`.
+const DIRECT_HELP: &str = "  \
+direct          programs may reach the files by shared memory, beside the
+                  mount; the kernel then caches no names and attributes, and
+                  writes are durable as with strict
+  direct_spin=N   microseconds for which the server of direct looks for work
+                  before it sleeps (default 50; 0 to 1000000)
+  direct_clients=N
+                  processes that it serves at a time (default 64; 1 to 4096)
+";
+
 /// The options of this build.
 pub fn help() -> String {
-    match HELP.find("  promote=").filter(|_| KNOWS_HOMES) {
-        Some(at) => [&HELP[..at], HOME_HELP, &HELP[at..]].concat(),
-        None => HELP.to_owned(),
+    let mut help = HELP.to_owned();
+    for (is_known, place, further) in [(KNOWS_HOMES, "  promote=", HOME_HELP), (IS_SERVED, "  allow_other ", DIRECT_HELP)] {
+        if let Some(at) = help.find(place).filter(|_| is_known) {
+            help.insert_str(at, further);
+        }
     }
+    help
 }
 
 /// What the options of a mount say.
@@ -113,6 +129,8 @@ pub struct Options {
     pub timing: bool,
     /// Where to log.
     pub log: Option<PathBuf>,
+    /// What clients of the direct door may take.
+    pub direct: Limits,
     /// Whether a word said what a write promises.
     pub names_mode: bool,
     /// Mount although another device with the same UUID is mounted.
@@ -134,6 +152,7 @@ impl Options {
             domain: None,
             timing: false,
             log: None,
+            direct: Limits::default(),
             names_mode: false,
             nouuid: false,
             remount: false,
@@ -153,6 +172,11 @@ impl Options {
             (Mode::Strict, true) => options.settings.mode = Mode::StrictAtomic,
             (_, true) => return Err("the option 'atomic' needs 'strict'".into()),
             (_, false) => {}
+        }
+        if options.settings.direct && atomic {
+            return Err(
+                "the options 'direct' and 'atomic' do not go together: files would bypass the page cache that 'direct' looks after".into(),
+            );
         }
         if let Some(word) = of_kernel.filter(|_| !options.remount) {
             return Err(unknown(word));
@@ -233,6 +257,19 @@ impl Options {
                 settings.reserved_percent = percent.ok_or_else(|| format!("reserved={value}: a share from 0% to 50% is needed"))?;
             }
             Some(("log", value)) => self.log = Some(value.into()),
+            Some(("direct", value)) if IS_SERVED => {
+                return Err(format!(
+                    "direct={value}: groups of trusted programs are not supported; use 'direct', which is for all users of the mount"
+                ));
+            }
+            Some(("direct_spin", value)) if IS_SERVED => {
+                let spin = value.parse().ok().filter(|spin| *spin <= 1_000_000).map(Duration::from_micros);
+                self.direct.spin = spin.ok_or_else(|| format!("direct_spin={value}: microseconds from 0 to 1000000 are needed"))?;
+            }
+            Some(("direct_clients", value)) if IS_SERVED => {
+                let clients = value.parse().ok().filter(|clients| (1..=4096).contains(clients));
+                self.direct.clients = clients.ok_or_else(|| format!("direct_clients={value}: a number from 1 to 4096 is needed"))?;
+            }
             // For other programs: fstab comments, systemd, and what FUSE mounts are given out of habit.
             Some(("comment" | "fsname" | "subtype", _)) => {}
             Some((name, _)) if name.starts_with("x-") || name.starts_with("X-") => {}
@@ -251,6 +288,7 @@ impl Options {
             "rw" => self.file_system.read_only = false,
             "allow_other" => settings.allow_other = true,
             "allow_root" => settings.allow_root = true,
+            "direct" if IS_SERVED => settings.direct = true,
             "dev" => settings.dev = true,
             "nodev" => settings.dev = false,
             "suid" => settings.suid = true,
@@ -423,6 +461,7 @@ mod tests {
             domain: Some(PersistenceDomain::Adr),
             timing: true,
             log: Some("/tmp/l".into()),
+            direct: Limits::default(),
             names_mode: true,
             nouuid: true,
             remount: false,
@@ -442,6 +481,20 @@ mod tests {
         assert_eq!(parse("threshold=0").expect("reads").file_system.threshold, Threshold::BlocksOnly);
         assert_eq!(parse("engine=firmware,engine=journal").expect("reads").file_system.engine, Engine::Journal);
         assert_eq!(parse("strict,atomic").expect("reads").settings.mode, Mode::StrictAtomic);
+    }
+
+    #[test]
+    fn the_direct_door_is_for_builds_that_open_it_and_has_limits() {
+        const { assert!(IS_SERVED) }; // tests have it
+        let options = parse("direct,direct_spin=0,direct_clients=7").expect("reads");
+        assert!(options.settings.direct && options.direct.spin.is_zero() && options.direct.clients == 7);
+        let plain = parse("strict").expect("reads");
+        assert!(!plain.settings.direct && plain.direct == Limits::default());
+        for word in
+            ["direct=staff", "direct_spin=-1", "direct_spin=1000001", "direct_clients=0", "direct_clients=4097", "direct,strict,atomic"]
+        {
+            assert!(parse(word).is_err_and(|sentence| sentence.contains("direct")), "{word}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `-o remount`: what the kernel can change of a mount in place, and what holds as long as the mount.
 
 use tandemfs_device::PersistenceDomain;
+use tandemfs_direct::IS_SERVED;
 use tandemfs_format::PAGE_LINES;
 use tandemfs_fs::{FileSystem, HomeLimit, KNOWS_HOMES, Threshold};
 use tandemfs_fuse::control::{self, Request};
@@ -13,7 +14,7 @@ use crate::mount_options::{DISCARDS, ENGINES, Options, PROMOTE, WRITE_BACK, home
 use crate::size;
 
 /// The options with a value that hold as long as the mount.
-const LASTING: [&str; 16] = [
+const LASTING: [&str; 18] = [
     "threshold",
     "write_back",
     "write_back_limit",
@@ -30,6 +31,8 @@ const LASTING: [&str; 16] = [
     "threads",
     "log",
     "reserved",
+    "direct_spin",
+    "direct_clients",
 ];
 
 /// Changes what the kernel can change of a mount. An option that is not named stays. What the daemon does stays, so an option that asks for
@@ -84,8 +87,12 @@ pub fn lasting(options: &Options, fs: &FileSystem) -> Vec<(&'static str, String)
         ("nouuid", on_off(options.nouuid)),
         ("allow_other", on_off(settings.allow_other)),
         ("allow_root", on_off(settings.allow_root)),
+        ("direct", on_off(settings.direct)),
+        ("direct_spin", options.direct.spin.as_micros().to_string()),
+        ("direct_clients", options.direct.clients.to_string()),
     ];
     lasting.retain(|(name, _)| KNOWS_HOMES || *name != "home_limit");
+    lasting.retain(|(name, _)| IS_SERVED || !name.starts_with("direct"));
     lasting
 }
 
@@ -104,6 +111,7 @@ fn changes<'a>(lists: impl IntoIterator<Item = &'a str>, lasting: &dyn Fn(&str) 
             // The kernel ignores this one in a remount.
             "dirsync" => ("dirsync", lasting("dirsync") == "on"),
             "noxattr" => ("xattr", lasting("xattr") == "off"),
+            "direct" => ("direct", lasting("direct") == "on"),
             "nouuid" => ("nouuid", lasting("nouuid") == "on"),
             "discard" => ("discard", lasting("discard") == "batched"),
             "nodiscard" => ("discard", lasting("discard") == "none"),

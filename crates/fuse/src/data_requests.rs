@@ -54,6 +54,8 @@ struct Write {
     options: WriteOptions,
     /// Only reserved space is left, and the writer may not use it.
     bound_by_reserve: bool,
+    /// It goes to the end that the file system has ([BS5] of `beside.rs`).
+    appends: bool,
     /// The write clears a set-group-id bit that `kill_set_id` leaves.
     kill_set_group_id: bool,
 }
@@ -75,6 +77,7 @@ impl Door {
             let behind = self.cached_behind_the_end(file, bytes.end);
             return self.after_drop(file, behind, reply, move |door, reply| door.read_now(node, offset, size, reply)); // [DR2]
         }
+        self.note_pages(file); // [BS3]
         self.page_cache.note(file, bytes, READ_HOLDS); // [PC1]
         self.read_now(node, offset, size, reply);
     }
@@ -102,6 +105,7 @@ impl Door {
             length: data.len() as u64,
             way,
             options,
+            appends: self.beside.is_some() && way == Way::Through && given.flags.cast_signed() & libc::O_APPEND != 0,
             bound_by_reserve: by_writer && self.is_bound_by_reserve(request),
             kill_set_group_id: by_writer && options.kill_set_id && self.loses_set_group_id(request, inode(node)).unwrap_or(false),
         };
@@ -149,7 +153,11 @@ impl Door {
         if write.way == Way::Direct {
             return self.fs.write(file, write.offset, data, write.options);
         }
+        self.note_pages(file); // [BS3]
         self.page_cache.note(file, write.bytes(), WRITE_HOLDS); // [PC1]
+        if write.appends {
+            return self.append(file, write.offset, data, write.options);
+        }
         if write.way == Way::Through {
             return self.fs.write(file, write.offset, data, write.options);
         }

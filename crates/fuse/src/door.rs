@@ -30,9 +30,10 @@ use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{Attributes, Error, FileSystem, Result};
 use tandemfs_vfs::{Reserve, is_failure};
-use tandemfs_wire::{Entry, Errno, OpenFlags, Reply, Wanted};
+use tandemfs_wire::{Entry, Errno, InitFlags, OpenFlags, Reply, Wanted};
 
 use crate::attributes::{inode, shown};
+use crate::beside::Noted;
 use crate::kernel::Kernel;
 use crate::later::Later;
 use crate::negotiation::wanted;
@@ -43,7 +44,7 @@ use crate::settings::{Mode, MountSettings};
 use crate::writers::Writers;
 
 /// How long the kernel may cache replies ([DO1]).
-pub(crate) const VALID: Duration = Duration::from_secs(3600);
+const VALID: Duration = Duration::from_secs(3600);
 /// The same for attributes of a file that is open for writing with the write-back cache ([DO1], `writers.rs`).
 const VALID_WHILE_WRITTEN: Duration = Duration::from_secs(1);
 /// Below this much free space files are opened without the write-back cache, so that write() itself returns ENOSPC (RULES R20).
@@ -75,6 +76,8 @@ pub(crate) struct Door {
     pub(crate) page_cache: Arc<PageCache>,
     pub(crate) forgets: Forgets,
     pub(crate) kernel: Kernel,
+    /// Files of which the kernel may have pages, if there are clients beside it (`beside.rs`).
+    pub(crate) beside: Option<Noted>,
     /// Jobs that concern pages of the kernel ([LT2] of `later.rs`).
     pub(crate) pages: Later,
     /// Requests that wait for space.
@@ -87,7 +90,10 @@ impl Door {
     pub(crate) fn new(fs: &Arc<FileSystem>, settings: &MountSettings, request_bytes_max: u32) -> io::Result<Self> {
         Ok(Self {
             fs: Arc::clone(fs),
-            mode: settings.mode,
+            mode: match settings.mode {
+                Mode::Relaxed if settings.direct => Mode::Strict, // [BS2]
+                mode => mode,
+            },
             read_only: settings.read_only,
             attributes: settings.attributes,
             writers: Writers::default(),
@@ -97,6 +103,7 @@ impl Door {
             page_cache: Arc::default(),
             forgets: Forgets::default(),
             kernel: Kernel::default(),
+            beside: settings.direct.then(Noted::default),
             pages: Later::start("pages")?,
             space: Later::start("space")?,
             logged: Mutex::default(),
@@ -106,7 +113,11 @@ impl Door {
     /// What to negotiate with the kernel.
     pub(crate) fn wanted(&self) -> Wanted {
         let write_back = self.mode == Mode::Relaxed && !self.read_only;
-        wanted(write_back, self.attributes, self.request_bytes_max)
+        let mut wanted = wanted(write_back, self.attributes, self.request_bytes_max);
+        if self.beside.is_some() {
+            wanted.flags = wanted.flags - InitFlags::DIRECT_IO_ALLOW_MMAP;
+        }
+        wanted
     }
 
     /// Replies with an entry ([DO2]).
@@ -122,7 +133,7 @@ impl Door {
         Entry {
             node: attributes.inode.get(),
             generation: attributes.generation.into(),
-            entry_valid: VALID,
+            entry_valid: self.names_valid(),
             attributes_valid: self.valid(attributes),
             attributes: shown(attributes),
         }
@@ -145,19 +156,25 @@ impl Door {
     /// How long the kernel may cache attributes of a reply.
     pub(crate) fn valid(&self, attributes: &Attributes) -> Duration {
         let is_written = self.writers.told(attributes.inode, attributes.space_512);
-        Self::valid_where(attributes, is_written)
+        self.valid_where(attributes, is_written)
     }
 
     /// The same for the reply to a SETATTR. The kernel may ignore those attributes, since it also flushes timestamps by SETATTR; they do
     /// not count as told.
     pub(crate) fn valid_after_setattr(&self, attributes: &Attributes) -> Duration {
-        Self::valid_where(attributes, self.writers.contains(attributes.inode))
+        self.valid_where(attributes, self.writers.contains(attributes.inode))
     }
 
-    fn valid_where(attributes: &Attributes, is_written: bool) -> Duration {
+    /// How long the kernel may cache a name, or that there is none.
+    pub(crate) fn names_valid(&self) -> Duration {
+        if self.beside.is_some() { Duration::ZERO } else { VALID } // [BS1]
+    }
+
+    fn valid_where(&self, attributes: &Attributes, is_written: bool) -> Duration {
         let is_directory = attributes.mode & file_type::MASK == file_type::DIRECTORY;
-        if attributes.mode & SET_ID != 0 && !is_directory {
-            Duration::ZERO // [DO5]
+        let has_set_id = attributes.mode & SET_ID != 0 && !is_directory;
+        if has_set_id || self.beside.is_some() {
+            Duration::ZERO // [DO5], [BS1]
         } else if is_written {
             VALID_WHILE_WRITTEN
         } else {

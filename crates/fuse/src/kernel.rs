@@ -8,7 +8,7 @@ use tandemfs_format::InodeNumber;
 use tandemfs_wire::{Contents, Notifier, NotifyError};
 
 /// The notifier, once the session has begun.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Kernel(OnceLock<Notifier>);
 
 impl Kernel {

@@ -6,13 +6,13 @@ use tandemfs_vfs::{new_inode, rename_mode};
 use tandemfs_wire::{Entry, Errno, Opened, Operation, Reply, Request};
 
 use crate::attributes::inode;
-use crate::door::{Door, VALID};
+use crate::door::Door;
 
 impl Door {
     pub(crate) fn lookup(&self, parent: u64, name: &[u8], reply: Reply<'_>) {
         match self.fs.lookup(inode(parent), name) {
             // The kernel may cache that the name does not exist ([DO1]).
-            Err(Error::NotFound) => reply.entry(&Entry::absent(VALID)),
+            Err(Error::NotFound) => reply.entry(&Entry::absent(self.names_valid())),
             Err(error @ Error::Damaged { .. }) => self.lookup_damaged(parent, name, &error, reply),
             result => self.reply_entry("lookup", parent, result, reply),
         }

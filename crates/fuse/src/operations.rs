@@ -49,8 +49,10 @@ impl Handler for Operations {
             Operation::CopyFileRange(copy) => door.copy(request, &copy, reply),
             Operation::Lseek { offset, whence, .. } => door.lseek(node, offset, whence, reply),
 
+            Operation::Opendir { .. } => door.opendir(reply),
+            Operation::Releasedir { .. } => reply.ok(),
             Operation::Ioctl(_) => reply.error(Errno::ENOTTY),
-            // OPENDIR: from then on the kernel opens directories by itself and may cache their entries ([DO1]). FLUSH: closing a file needs
+            // FLUSH: closing a file needs
             // nothing, since the kernel writes back its cache and reports errors before it sends FLUSH. POLL: the kernel then reports every
             // file as readable and writable. All other operations are not supported.
             _ => reply.error(Errno::ENOSYS),

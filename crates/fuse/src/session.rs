@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use tandemfs_fs::FileSystem;
+use tandemfs_vfs::Caches;
 use tandemfs_wire::Session;
 
 use crate::control::{Answer, Listener, Request, Server};
@@ -34,6 +35,18 @@ const READ_AHEAD_KIB: u32 = 1024;
 /// A signal while files are open detaches the mount from the tree; requests are served until the last file is closed. A second signal
 /// aborts the connection.
 pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, ready: impl FnOnce()) -> Result<(), MountError> {
+    serve_beside(fs, mountpoint, settings, ready, |_, _| None::<()>)
+}
+
+/// As [`serve`]; `open` lets clients reach the files beside the kernel while the mount is served (`MountSettings::direct`). What it returns
+/// is dropped when the mount has ended.
+pub fn serve_beside<T>(
+    fs: &Arc<FileSystem>,
+    mountpoint: &Path,
+    settings: &MountSettings,
+    ready: impl FnOnce(),
+    open: impl FnOnce(&Mounted, Arc<dyn Caches>) -> Option<T>,
+) -> Result<(), MountError> {
     let mountpoint = check_mountpoint(mountpoint)?;
     let failed = |source| MountError::Serve { path: mountpoint.clone(), source };
 
@@ -41,7 +54,7 @@ pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, 
     // The guard unmounts if serving ends early.
     let (channel, guard) = mounting::mount(&mountpoint, settings)?;
     let session = Answering::start(fs, channel, settings, request_bytes_max()).map_err(failed)?;
-    let ring_threads = session.ring_threads();
+    let (ring_threads, door) = (session.ring_threads(), Arc::clone(&session.door));
     let mounted = mounts::find(&mountpoint).map_err(failed)?;
     if let Some(mounted) = &mounted {
         read_ahead(mounted);
@@ -56,6 +69,7 @@ pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, 
     // INIT is answered and a thread serves. The daemon itself never accesses its own mount: if it were killed meanwhile, the accessing
     // thread would wait forever for the dead threads, and keep the mount and the device.
     let control = mounted.as_ref().and_then(|mounted| control(fs, settings, ring_threads, mounted));
+    let beside = mounted.as_ref().filter(|_| settings.direct).and_then(|mounted| open(mounted, door));
     tracing::info!(mountpoint = %mountpoint.display(), source = settings.source, mode = settings.mode.name(), ring_threads, "mounted");
     ready();
 
@@ -64,6 +78,7 @@ pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, 
         // Served to the end: a mount at this path now belongs to another process.
         guard.disarm();
     }
+    drop(beside);
     drop(control);
     watch.stop();
     tracing::info!(mountpoint = %mountpoint.display(), "unmounted");

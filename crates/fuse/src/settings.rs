@@ -64,6 +64,8 @@ pub struct MountSettings {
     pub dirsync: bool,
     /// Percentage of each zone reserved for root.
     pub reserved_percent: u32,
+    /// Programs reach the files beside the mount ([`crate::serve_beside`]): the kernel caches less.
+    pub direct: bool,
     /// The source shown by `findmnt` and `df`.
     pub source: String,
     /// Threads that serve requests over the device; `None` = one per CPU, at least 2 and at most 16. Over io_uring each CPU has sixteen
@@ -87,6 +89,7 @@ impl Default for MountSettings {
             sync: false,
             dirsync: false,
             reserved_percent: 0,
+            direct: false,
             source: "tandemfs".into(),
             threads: None,
             options: Vec::new(),

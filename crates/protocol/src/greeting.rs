@@ -1,6 +1,8 @@
 //! The greeting on the socket (SOCK_SEQPACKET): one message each way. With a welcome come the descriptors of the arena, of the word file and, if
 //! the doorbell is one, of an eventfd, in this order. The socket then says nothing more: its hang-up is the end of the connection.
 //!
+//! With the hello comes one descriptor, too: the root directory of the mount, opened with O_PATH. It shows that this process can reach the mount.
+//!
 //! Hello, 64 bytes: 0 magic `TFSHELLO` (8), 8 version (4), 12 slots (4), 16 bytes of the data area (8), zeros.
 //!
 //! Reception, 256 bytes: 0 magic `TFSDOOR\0` (8), 8 version (4), 12 kind (4): 1 welcome, 2 refusal; 16 operations (8), 24 bytes of the data area (8),

@@ -32,6 +32,7 @@ pub use explored::{begin, finish};
 pub use layout::{ARGUMENTS, DATA_BYTES_MAX, Doorbell, NAME_BYTES_MAX, NAMES_BYTES, PAGE_BYTES, Range, SLOTS_MAX, Sizes, VERSION};
 pub use message::{Answer, Attributes, NameTooLong, Names, Request, Time};
 pub use poller::{ClientId, End, Handler, Lifeline, Poller};
+pub use sys::process_of;
 
 /// Why shared memory cannot be made or mapped.
 #[derive(Debug, thiserror::Error)]

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -15,6 +15,28 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 /// Waits of io_uring: a futex of 32 bits that several processes map (`FUTEX2_SIZE_U32`, not private).
 const FUTEX_SHARED_U32: u32 = 2;
 const FUTEX_ANY_BIT: u64 = u32::MAX as u64;
+
+/// The socket option SO_PEERPIDFD, whose number the C library's headers may not know yet.
+const PEER_PIDFD: libc::c_int = 77;
+
+/// The process that connected the other end of a UNIX socket, for [`crate::Lifeline::Process`] (Linux 6.5).
+///
+/// # Errors
+/// What the kernel refuses.
+pub fn process_of(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut descriptor: libc::c_int = -1;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    let place = (&raw mut descriptor).cast();
+    // SAFETY: the kernel writes at most `length` bytes to `descriptor`, which has as many.
+    if unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, PEER_PIDFD, place, &raw mut length) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if descriptor < 0 {
+        return Err(io::ErrorKind::NotConnected.into());
+    }
+    // SAFETY: a new descriptor, which nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
 
 /// A mapping of a sealed file.
 #[derive(Debug)]

@@ -1,0 +1,369 @@
+//! The direct door of a real mount: what is done by one way is seen by the other, in both orders and with the kernel's caches warm; clients
+//! that die, lie, are of another version or another user. As root.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod client;
+mod mapping;
+mod processes;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+
+use client::{DATA_BYTES, Door, Failure, named, root_of, say, socket_of};
+use processes::Child;
+use support::{Mount, Place, eventually, fails, pattern};
+use tandemfs_protocol::{Hello, Number, Operation, Place as Start, Reception, Refusal, Subject, Text, TimeToSet, VERSION, Whence, Why};
+use tandemfs_ring::{Range, Request};
+
+fn errno<T>(errno: i32) -> client::Result<T> {
+    Err(Failure::Errno(errno))
+}
+
+fn opened(options: &str) -> (Place, Mount, Door) {
+    let place = Place::formatted();
+    let mount = place.mount(&format!("direct{options}"));
+    let door = Door::connect(mount.root()).expect("let in");
+    (place, mount, door)
+}
+
+fn refused(result: Result<Door, Refusal>) -> Refusal {
+    match result {
+        Ok(_) => panic!("let in"),
+        Err(refusal) => refusal,
+    }
+}
+
+fn ended(place: &Place, mount: Mount, door: Door) {
+    drop(door);
+    mount.unmount();
+    place.check();
+}
+
+#[test]
+fn names_change_by_both_ways_with_warm_caches() {
+    let (place, mount, mut door) = opened("");
+    let names = |directory: &str| {
+        let mut names: Vec<_> = fs::read_dir(mount.path(directory))
+            .expect("listed")
+            .map(|entry| entry.expect("one").file_name().into_string().expect("UTF-8"))
+            .collect();
+        names.sort();
+        names
+    };
+    let missing = |name: &str| fs::metadata(mount.path(name)).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    assert!(missing("new") && names("").is_empty(), "the kernel may keep that");
+    door.make("new", b"by the door").expect("made");
+    assert_eq!(fs::read(mount.path("new")).expect("there"), b"by the door");
+    assert_eq!(names(""), ["new"]);
+    door.rename("new", "other").expect("renamed");
+    assert!(missing("new") && !missing("other"));
+    fs::create_dir(mount.path("sub")).expect("made");
+    fs::rename(mount.path("other"), mount.path("sub/moved")).expect("renamed");
+    assert_eq!(door.names("").expect_err("an empty path"), Failure::Errno(libc::ENOENT));
+    assert_eq!((door.names(".").expect("listed"), door.names("sub").expect("listed")), (vec!["sub".to_owned()], vec!["moved".to_owned()]));
+    assert_eq!(names("sub"), ["moved"]);
+    door.unlink("sub/moved").expect("removed");
+    assert!(missing("sub/moved") && names("sub").is_empty());
+    fs::write(mount.path("sub/moved"), b"again").expect("written");
+    assert_eq!(door.contents("sub/moved").expect("there"), b"again");
+    let remove = Operation::RemoveDirectory { at: Start::Root, path: Text::Here(b"sub") };
+    assert_eq!(door.call(&remove), errno(libc::ENOTEMPTY));
+    fs::remove_file(mount.path("sub/moved")).expect("removed");
+    assert_eq!(door.contents("sub/moved"), errno(libc::ENOENT));
+    door.call(&remove).expect("empty");
+    assert!(missing("sub"));
+    ended(&place, mount, door);
+}
+
+#[test]
+fn many_names_are_listed_piece_by_piece() {
+    let (place, mount, mut door) = opened("");
+    let expected: Vec<String> = (0..300).map(|number| format!("file-{number:04}")).collect();
+    for name in &expected {
+        File::create(mount.path(name)).expect("made");
+    }
+    assert_eq!(door.names(".").expect("listed"), expected);
+    ended(&place, mount, door);
+}
+
+#[test]
+fn data_changes_by_both_ways_with_warm_caches() {
+    let (place, mount, mut door) = opened("");
+    let (first, second) = (pattern(1, 300_000), pattern(2, 300_000));
+    fs::write(mount.path("file"), &first).expect("written");
+    let mut file = OpenOptions::new().read(true).write(true).open(mount.path("file")).expect("opened");
+    let read = |file: &mut File| {
+        let mut bytes = Vec::new();
+        file.seek(SeekFrom::Start(0)).expect("sought");
+        file.read_to_end(&mut bytes).expect("read");
+        bytes
+    };
+    assert!(read(&mut file) == first, "now the kernel has its pages");
+    assert!(door.contents("file").expect("read") == first);
+    let handle = door.open("file", libc::O_RDWR, 0).expect("opened");
+    door.write(handle, 0, &second[..100_000]).expect("written");
+    let mixed = [&second[..100_000], &first[100_000..]].concat();
+    assert!(read(&mut file) == mixed);
+    door.write(handle, 300_000, &second[..5000]).expect("longer");
+    assert_eq!(file.metadata().expect("seen").len(), 305_000);
+    assert!(read(&mut file) == [&mixed[..], &second[..5000]].concat());
+    door.call(&Operation::Truncate { subject: Subject::Open(handle), length: 1000 }).expect("shorter");
+    assert!(read(&mut file) == mixed[..1000]);
+    file.write_all_at(b"by the mount", 500).expect("written");
+    assert_eq!(door.read(handle, 500, 12).expect("read"), b"by the mount");
+    file.set_len(600).expect("shorter");
+    assert_eq!(door.read(handle, 590, 100).expect("read").len(), 10);
+    door.call(&Operation::Allocate { handle, flags: 3, offset: 0, length: 512 }).expect("punched");
+    assert!(read(&mut file)[..512].iter().all(|byte| *byte == 0));
+    let seek = door.call(&Operation::Seek { handle, offset: 0, whence: Whence::Data }).expect("sought");
+    assert_eq!(seek.value, file.metadata().map(|_| seek.value).expect("seen"));
+    door.call(&Operation::Sync { handle, data_only: true }).expect("durable");
+    door.close(handle).expect("closed");
+    assert_eq!(door.close(handle), errno(libc::EBADF));
+    drop(file);
+    ended(&place, mount, door);
+}
+
+#[test]
+fn appends_by_both_ways_go_behind_each_other() {
+    let (place, mount, mut door) = opened("");
+    let mut file = OpenOptions::new().create(true).append(true).read(true).open(mount.path("log")).expect("opened");
+    let handle = door.open("log", libc::O_WRONLY | libc::O_APPEND, 0).expect("opened");
+    let mut expected = Vec::new();
+    for round in 0..200_u64 {
+        let (by_mount, by_door) = (pattern(round, 37), pattern(round + 1, 4097));
+        file.write_all(&by_mount).expect("appended");
+        expected.extend_from_slice(&by_mount);
+        let answer = door.write(handle, 0, &by_door).expect("appended");
+        expected.extend_from_slice(&by_door);
+        assert_eq!((answer.value, answer.further), (4097, expected.len() as u64));
+    }
+    assert!(door.contents("log").expect("read") == expected);
+    assert!(fs::read(mount.path("log")).expect("read") == expected);
+    drop(file);
+    ended(&place, mount, door);
+}
+
+#[test]
+fn attributes_change_by_both_ways_with_warm_caches() {
+    let (place, mount, mut door) = opened("");
+    fs::write(mount.path("file"), b"x").expect("written");
+    assert_eq!(fs::metadata(mount.path("file")).expect("seen").mode() & 0o7777, 0o644);
+    door.call(&Operation::ChangeMode { subject: named("file"), mode: 0o600 }).expect("changed");
+    door.call(&Operation::ChangeOwner { subject: named("file"), user: Some(5), group: Some(6) }).expect("changed");
+    let accessed = TimeToSet::At { seconds: 11, nanoseconds: 12 };
+    door.call(&Operation::SetTimes { subject: named("file"), accessed, modified: TimeToSet::Omit }).expect("changed");
+    let seen = fs::metadata(mount.path("file")).expect("seen");
+    assert_eq!((seen.mode() & 0o7777, seen.uid(), seen.gid(), seen.atime(), seen.atime_nsec()), (0o600, 5, 6, 11, 12));
+    fs::set_permissions(mount.path("file"), fs::Permissions::from_mode(0o640)).expect("changed");
+    fs::hard_link(mount.path("file"), mount.path("again")).expect("linked");
+    let shown = door.stat("again").expect("seen");
+    assert_eq!((shown.mode & 0o7777, shown.links, shown.user, shown.size_bytes), (0o640, 2, 5, 1));
+    assert_eq!(shown.node, seen.ino());
+    let set =
+        |value: Range| Operation::SetAttribute { subject: named("file"), name: b"user.x", value: Range { length: 5, ..value }, flags: 0 };
+    door.call_with(b"value", 0, set).expect("set");
+    let get = |into: Range| Operation::GetAttribute { subject: named("again"), name: b"user.x", into };
+    assert_eq!(door.call_with(&[], 100, get).expect("there").1, b"value");
+    assert_eq!(door.call_with(&[], 2, get).map(|_| ()), errno(libc::ERANGE));
+    let space = door.space().expect("told");
+    assert!(space.free > 0 && space.free <= space.units && space.name_bytes_max == 255);
+    ended(&place, mount, door);
+}
+
+#[test]
+fn a_mapping_sees_the_door_and_is_seen_by_it() {
+    let (place, mount, mut door) = opened("");
+    fs::write(mount.path("mapped"), vec![b'.'; 8192]).expect("written");
+    let file = OpenOptions::new().read(true).write(true).open(mount.path("mapped")).expect("opened");
+    let mapping = mapping::Mapped::new(file.as_fd(), 8192);
+    mapping.store(100, b"mapped");
+    assert_eq!(&door.contents("mapped").expect("read")[96..110], b"....mapped....");
+    let handle = door.open("mapped", libc::O_RDWR, 0).expect("opened");
+    mapping.store(200, b"again");
+    door.write(handle, 300, b"by the door").expect("written");
+    assert_eq!(mapping.load(300, 11), b"by the door");
+    mapping.store(310, b"R!");
+    assert_eq!(door.read(handle, 200, 5).expect("read"), b"again");
+    assert_eq!(door.read(handle, 300, 12).expect("read"), b"by the dooR!");
+    drop((mapping, file));
+    ended(&place, mount, door);
+}
+
+#[test]
+fn what_the_kernel_has_to_do_goes_back() {
+    let (place, mount, mut door) = opened("");
+    std::os::unix::fs::symlink("/etc/passwd", mount.path("out")).expect("linked");
+    assert_eq!(door.contents("out"), Err(Failure::Crossed(Why::Absolute)));
+    assert_eq!(door.contents("../etc"), Err(Failure::Crossed(Why::AboveRoot)));
+    fs::create_dir(mount.path("inner")).expect("made");
+    assert_eq!(door.contents("inner/x"), errno(libc::ENOENT));
+    let inner = mount.path("inner");
+    let inner = inner.to_str().expect("UTF-8");
+    let tool = |words: &[&str]| assert!(support::run(std::process::Command::new(words[0]).args(&words[1..])).status.success(), "{words:?}");
+    tool(&["mount", "-t", "tmpfs", "tmpfs", inner]);
+    let mut seen = Err(Failure::Ended);
+    let start = std::time::Instant::now();
+    while seen != Err(Failure::Crossed(Why::MountPoint)) && start.elapsed() < std::time::Duration::from_secs(5) {
+        seen = door.contents("inner/x");
+    }
+    tool(&["umount", inner]);
+    assert_eq!(seen, Err(Failure::Crossed(Why::MountPoint)));
+    let unknown = Request { handle: 1, ..Request::new(60) };
+    assert_eq!(door.call_raw(&unknown), errno(libc::ENOSYS));
+    ended(&place, mount, door);
+}
+
+#[test]
+fn a_client_of_another_version_gets_a_sentence() {
+    let (place, mount, door) = opened("");
+    let (socket, root) = (socket_of(mount.root()), root_of(mount.root()));
+    let told = |hello: &[u8], root: bool, shown: &std::os::fd::OwnedFd| {
+        let (_socket, answer, descriptors) = say(&socket, hello, root.then_some(shown.as_fd()));
+        assert!(descriptors.is_empty());
+        match Reception::decode(&answer).expect("a reception") {
+            Reception::Refusal(refusal) => refusal,
+            Reception::Welcome(welcome) => panic!("{welcome:?}"),
+        }
+    };
+    let other = Hello { version: VERSION + 1, ..Hello::new(1, 4096) };
+    let refusal = told(&other.encode(), true, &root);
+    assert_eq!((refusal.version, refusal.errno), (VERSION, libc::EPROTONOSUPPORT));
+    assert!(refusal.sentence.contains("install the same release"), "{}", refusal.sentence);
+    assert_eq!(told(b"GET / HTTP/1.1", true, &root).errno, libc::EPROTO);
+    let hello = Hello::new(1, 4096).encode();
+    assert_eq!(told(&hello, false, &root).errno, libc::EACCES);
+    let elsewhere = root_of("/proc".as_ref());
+    assert_eq!(told(&hello, true, &elsewhere).errno, libc::EACCES, "the root of another mount, with the same inode number");
+    fs::create_dir(mount.path("sub")).expect("made");
+    let below = root_of(&mount.path("sub"));
+    assert_eq!(told(&hello, true, &below).errno, libc::EACCES);
+    drop((root, below));
+    ended(&place, mount, door);
+}
+
+#[test]
+fn a_hostile_client_ends_with_a_line_in_the_log_and_others_stay() {
+    let (place, mount, mut door) = opened("");
+    door.make("kept", b"kept").expect("made");
+    let child = Child::start("lies", mount.root(), None);
+    child.succeeds();
+    let log = fs::read_to_string(place.path("log")).expect("a log");
+    assert!(log.contains("what no program sends") && log.contains("its connection ends"), "{log}");
+    assert_eq!(door.contents("kept").expect("still there"), b"kept");
+    ended(&place, mount, door);
+}
+
+#[test]
+fn what_a_killed_client_had_open_is_given_back() {
+    let (place, mount, mut door) = opened("");
+    let used = |door: &mut Door| door.space().map(|space| space.files - space.files_free).expect("told");
+    let before = used(&mut door);
+    for _ in 0..5 {
+        let mut child = Child::start("holds", mount.root(), None);
+        child.says("held");
+        assert!(used(&mut door) > before, "files without a name are held");
+        child.kill();
+    }
+    let door = std::cell::RefCell::new(door);
+    eventually("space of removed files", || used(&mut door.borrow_mut()) == before);
+    let mut hammer = Child::start("hammers", mount.root(), None);
+    hammer.says("began");
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    hammer.kill();
+    ended(&place, mount, door.into_inner());
+}
+
+#[test]
+fn there_are_limits() {
+    let place = Place::formatted();
+    let mount = place.mount("direct,direct_clients=1,direct_spin=0");
+    let mut first = Child::start("holds", mount.root(), None);
+    first.says("held");
+    let refusal = refused(Door::connect(mount.root()));
+    assert_eq!(refusal.errno, libc::ENOMEM, "{}", refusal.sentence);
+    first.kill();
+    eventually("room", || Door::connect(mount.root()).is_ok());
+    mount.unmount();
+    place.check();
+    let mountpoint = place.mountpoint();
+    for (options, word) in [
+        ("direct=staff", "trusted"),
+        ("direct_clients=0", "direct_clients"),
+        ("direct_spin=x", "direct_spin"),
+        ("direct,strict,atomic", "do not go together"),
+    ] {
+        fails(2, word, &["mount", &place.image(), &mountpoint, "-o", options]);
+    }
+}
+
+#[test]
+fn other_users_have_their_own_rights() {
+    let place = Place::formatted();
+    fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).expect("opened");
+    let mount = place.mount("direct,allow_other");
+    fs::write(mount.path("secret"), b"of root").expect("written");
+    fs::set_permissions(mount.path("secret"), fs::Permissions::from_mode(0o600)).expect("closed");
+    fs::create_dir(mount.path("all")).expect("made");
+    fs::set_permissions(mount.path("all"), fs::Permissions::from_mode(0o777)).expect("opened");
+    Child::start("other-user", mount.root(), Some(65_534)).succeeds();
+    assert_eq!(fs::metadata(mount.path("all/own")).expect("made").uid(), 65_534);
+    Child::start("drops-rights", mount.root(), None).succeeds();
+    mount.unmount();
+    let mount = place.mount("direct");
+    Child::start("is-refused", mount.root(), Some(65_534)).succeeds();
+    mount.unmount();
+    place.check();
+}
+
+#[test]
+fn a_client_of_a_daemon_that_is_gone_is_told() {
+    let (place, mount, mut door) = opened("");
+    door.make("kept", b"kept").expect("made");
+    mount.kill();
+    assert_eq!(door.contents("kept"), Err(Failure::Ended));
+    let mount = place.mount("direct");
+    let mut door = Door::connect(mount.root()).expect("let in");
+    assert_eq!(door.contents("kept").expect("durable"), b"kept");
+    mount.unmount();
+    assert_eq!(door.contents("kept"), Err(Failure::Ended));
+    place.check();
+}
+
+#[test]
+fn every_operation_of_the_protocol_is_served() {
+    let (place, mount, mut door) = opened("");
+    let root = named(".");
+    let path = Text::Here(b"a");
+    for operation in [
+        Operation::Nothing,
+        Operation::SyncFileSystem,
+        Operation::MakeDirectory { at: Start::Root, path, mode: 0o755, umask: 0 },
+        Operation::MakeNode { at: Start::Root, path: Text::Here(b"pipe"), mode: 0o10_644, umask: 0, device: 0 },
+        Operation::MakeLink { at: Start::Root, path: Text::Here(b"link"), target: Text::Here(b"a") },
+        Operation::Link { from: (Start::Root, Text::Here(b"pipe")), to: (Start::Root, Text::Here(b"pipe2")), flags: 0 },
+        Operation::Access { subject: root, mode: 7, effective: true },
+        Operation::ListAttributes { subject: root, into: Range::default() },
+    ] {
+        door.call(&operation).unwrap_or_else(|failure| panic!("{operation:?}: {failure:?}"));
+    }
+    let link = |into| Operation::ReadLink { at: Start::Root, path: Text::Here(b"link"), into };
+    assert_eq!(door.call_with(&[], 100, link).map(|(_, bytes)| bytes), Ok(b"a".to_vec()));
+    assert_eq!(door.call(&Operation::RemoveAttribute { subject: root, name: b"user.none" }), errno(libc::ENODATA));
+    assert_eq!(fs::read_link(mount.path("link")).expect("a link"), std::path::Path::new("a"));
+    door.make("from", &pattern(1, 9000)).expect("made");
+    door.make("to", b"").expect("made");
+    let (from, to) = (door.open("from", libc::O_RDONLY, 0).expect("opened"), door.open("to", libc::O_RDWR, 0).expect("opened"));
+    let copied = door.call(&Operation::CopyRange { from: (from, 0), to: (to, 0), length: 9000, flags: 0 }).expect("copied").value;
+    assert_eq!(door.read(to, 0, 9000).expect("read"), pattern(1, copied as usize));
+    door.call(&Operation::SetFlags { handle: to, flags: libc::O_APPEND }).expect("set");
+    assert_eq!(door.write(to, 0, b"x").expect("appended").further, copied + 1);
+    let long = |from: Range| Operation::Unlink { at: Start::Root, path: Text::There(from) };
+    assert_eq!(door.call_with(b"a/../././././pipe2", 0, long).map(|_| ()), Ok(()));
+    assert!(door.stat("pipe2") == errno(libc::ENOENT) && DATA_BYTES > 0 && Number::all_bits() > 0);
+    ended(&place, mount, door);
+}

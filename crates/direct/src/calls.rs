@@ -1,0 +1,382 @@
+//! Messages as calls of `vfs`, in the threads of the pool.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use tandemfs_format::inode::Timestamp;
+use tandemfs_protocol::{
+    Crossed, EntryWriter, Handle, Listed, Operation, Outcome, Place, Space, Subject as Named, TEXT_BYTES_MAX, TRANSFER_BYTES_MAX, Text,
+    TimeToSet as Given, Whence, Why,
+};
+use tandemfs_ring::{Answer, Attributes as Shown, Range, Request, Ticket, Time};
+use tandemfs_vfs::{
+    At, NAME_BYTES_MAX, OpenFile, Process, Refused, Result, SPACE_UNIT_BYTES, Seek, SetTimes, Subject, TimeToSet, Vfs, is_failure,
+};
+
+use crate::clients::Client;
+
+/// `st_blksize`, as behind the mount.
+const BLOCK_BYTES: u32 = 4096;
+
+thread_local! {
+    /// Bytes on their way between a client and the file system; a client may change its own at any time ([D1]).
+    static BYTES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Serves a request that was decoded before.
+pub(crate) fn serve(vfs: &Vfs, client: &Client, request: &Request, ticket: &Ticket) -> Outcome {
+    let call = Call { vfs, client, ticket };
+    let result = match Operation::decode(request) {
+        Ok(operation) => call.run(operation),
+        Err(_) => Err(Errno::INVAL.into()),
+    };
+    match result {
+        Ok(answer) => Outcome::Done(answer),
+        Err(refused) => outcome(&refused),
+    }
+}
+
+fn outcome(refused: &Refused) -> Outcome {
+    match refused {
+        Refused::Crossed(crossed) => {
+            let why = match crossed.why {
+                tandemfs_vfs::Why::Absolute => Why::Absolute,
+                tandemfs_vfs::Why::AboveRoot => Why::AboveRoot,
+                tandemfs_vfs::Why::MountPoint => Why::MountPoint,
+                tandemfs_vfs::Why::RemovedDirectory => Why::RemovedDirectory,
+                tandemfs_vfs::Why::SpecialFile => Why::SpecialFile,
+            };
+            Outcome::Crossed(Crossed { why, argument: crossed.argument as u8 }) // [D14]
+        }
+        Refused::FileSystem(error) => {
+            if is_failure(error) {
+                tracing::error!("a call through the direct door failed: {error}");
+            }
+            Outcome::Errno(tandemfs_vfs::errno(error).raw_os_error()) // [D2]
+        }
+        Refused::Errno(errno) => Outcome::Errno(errno.raw_os_error()),
+    }
+}
+
+struct Call<'c> {
+    vfs: &'c Vfs,
+    client: &'c Client,
+    ticket: &'c Ticket,
+}
+
+/// Where a path begins; keeps the directory open.
+struct Start(Option<Arc<OpenFile>>);
+
+impl Start {
+    fn at(&self) -> At<'_> {
+        self.0.as_deref().map_or(At::Root, At::Open)
+    }
+}
+
+/// A file of a call, with what it needs.
+struct Meant<'a> {
+    start: Start,
+    path: Cow<'a, [u8]>,
+    flags: i32,
+    is_open: bool,
+}
+
+impl Meant<'_> {
+    fn subject(&self) -> Result<Subject<'_>> {
+        match (&self.start.0, self.is_open) {
+            (Some(file), true) => Ok(Subject::Open(file)),
+            _ => Subject::at(self.start.at(), &self.path, self.flags),
+        }
+    }
+}
+
+fn value(value: u64) -> Answer {
+    Answer { value, ..Answer::default() }
+}
+
+fn with_attributes(attributes: &tandemfs_fs::Attributes) -> Answer {
+    Answer { attributes: Some(shown(attributes)), ..Answer::default() }
+}
+
+fn shown(attributes: &tandemfs_fs::Attributes) -> Shown {
+    let time = |time: Timestamp| Time { seconds: time.seconds, nanoseconds: time.nanoseconds };
+    Shown {
+        node: attributes.inode.get(),
+        size_bytes: attributes.size,
+        space_512: attributes.space_512,
+        mode: attributes.mode.into(),
+        links: attributes.nlink,
+        user: attributes.uid,
+        group: attributes.gid,
+        device_number: attributes.rdev.into(),
+        block_bytes: BLOCK_BYTES,
+        flags: 0,
+        accessed: time(attributes.atime),
+        modified: time(attributes.mtime),
+        changed: time(attributes.ctime),
+        created: time(attributes.birth),
+    }
+}
+
+fn time_to_set(given: Given) -> TimeToSet {
+    match given {
+        Given::Omit => TimeToSet::Omit,
+        Given::Now => TimeToSet::Now,
+        Given::At { seconds, nanoseconds } => TimeToSet::At(seconds, nanoseconds.into()),
+    }
+}
+
+impl Call<'_> {
+    fn run(&self, operation: Operation<'_>) -> Result<Answer> {
+        let process = self.client.process();
+        let done = |()| Answer::default();
+        match operation {
+            Operation::Nothing => Ok(Answer::default()),
+            Operation::Open { at, path, flags, mode, umask } => self.open(at, path, flags, mode, umask),
+            Operation::Close { handle } => self.client.handles.remove(handle).map(|_| Answer::default()).map_err(Refused::from),
+            Operation::Read { handle, offset, into } => self.read(handle, offset, into),
+            Operation::Write { handle, offset, from, flags } => self.write(&process, handle, offset, from, flags),
+            Operation::ReadDirectory { handle, cookie, into } => self.list(handle, cookie, into),
+            Operation::Allocate { handle, flags, offset, length } => {
+                self.vfs.allocate(&process, &*self.file(handle)?, flags, offset, length).map(done)
+            }
+            Operation::Sync { handle, data_only: _ } => self.vfs.sync(&*self.file(handle)?).map(done),
+            Operation::CopyRange { from, to, length, flags } => {
+                let (source, target) = (self.file(from.0)?, self.file(to.0)?);
+                self.vfs.copy_range(&process, (&source, from.1), (&target, to.1), length, flags).map(value)
+            }
+            Operation::Seek { handle, offset, whence } => {
+                let from = if whence == Whence::Data { Seek::Data } else { Seek::Hole };
+                self.vfs.seek(&*self.file(handle)?, offset, from).map(value)
+            }
+            Operation::SetFlags { handle, flags } => self.vfs.set_flags(&process, &*self.file(handle)?, flags).map(done),
+            Operation::FileSystemSpace { into } => self.space(into),
+            Operation::SyncFileSystem => match self.vfs.file_system().is_read_only() {
+                true => Ok(Answer::default()),
+                false => Ok(self.vfs.file_system().sync().map(done)?),
+            },
+            Operation::Unlink { .. }
+            | Operation::RemoveDirectory { .. }
+            | Operation::MakeDirectory { .. }
+            | Operation::MakeNode { .. }
+            | Operation::MakeLink { .. }
+            | Operation::Link { .. }
+            | Operation::ReadLink { .. }
+            | Operation::Rename { .. } => self.change_names(&process, operation),
+            _ => self.of_subject(&process, operation),
+        }
+    }
+
+    fn change_names(&self, process: &Process, operation: Operation<'_>) -> Result<Answer> {
+        let done = |()| Answer::default();
+        match operation {
+            Operation::Unlink { at, path } => self.vfs.unlink(process, self.start(at)?.at(), &self.text(path)?).map(done),
+            Operation::RemoveDirectory { at, path } => {
+                self.vfs.remove_directory(process, self.start(at)?.at(), &self.text(path)?).map(done)
+            }
+            Operation::MakeDirectory { at, path, mode, umask } => {
+                let process = self.client.process_under(umask);
+                let made = self.vfs.make_directory(&process, self.start(at)?.at(), &self.text(path)?, mode)?;
+                Ok(with_attributes(&made))
+            }
+            Operation::MakeNode { at, path, mode, umask, device } => {
+                let process = self.client.process_under(umask);
+                let made = self.vfs.make_node(&process, self.start(at)?.at(), &self.text(path)?, mode, device)?;
+                Ok(with_attributes(&made))
+            }
+            Operation::MakeLink { at, path, target } => {
+                let target = self.text(target)?;
+                if target.contains(&0) {
+                    return Err(Errno::INVAL.into());
+                }
+                let made = self.vfs.make_link(process, &target, self.start(at)?.at(), &self.text(path)?)?;
+                Ok(with_attributes(&made))
+            }
+            Operation::Link { from, to, flags } => {
+                let (first, second) = (self.start(from.0)?, self.start(to.0)?);
+                let (from, to) = (self.text(from.1)?, self.text(to.1)?);
+                self.vfs.link(process, (first.at(), &from), (second.at(), &to), flags).map(done)
+            }
+            Operation::Rename { from, to, flags } => {
+                let (first, second) = (self.start(from.0)?, self.start(to.0)?);
+                let (from, to) = (self.text(from.1)?, self.text(to.1)?);
+                self.vfs.rename(process, (first.at(), &from), (second.at(), &to), flags).map(done)
+            }
+            Operation::ReadLink { at, path, into } => {
+                let target = self.vfs.read_link(process, self.start(at)?.at(), &self.text(path)?)?;
+                let cut = &target[..target.len().min(into.length as usize)];
+                if cut.is_empty() {
+                    return Err(Errno::INVAL.into()); // a buffer of no length
+                }
+                self.put(into, cut)
+            }
+            other => unreachable!("{:?} changes no name", other.number()),
+        }
+    }
+
+    fn of_subject(&self, process: &Process, operation: Operation<'_>) -> Result<Answer> {
+        let done = |()| Answer::default();
+        match operation {
+            Operation::Stat { subject } => {
+                let attributes = self.vfs.stat(process, self.meant(subject)?.subject()?)?;
+                Ok(with_attributes(&attributes))
+            }
+            Operation::Access { subject, mode, effective } => {
+                self.vfs.access(process, self.meant(subject)?.subject()?, mode, effective).map(done)
+            }
+            Operation::Truncate { subject, length } => self.vfs.truncate(process, self.meant(subject)?.subject()?, length).map(done),
+            Operation::ChangeMode { subject, mode } => self.vfs.change_mode(process, self.meant(subject)?.subject()?, mode).map(done),
+            Operation::ChangeOwner { subject, user, group } => {
+                self.vfs.change_owner(process, self.meant(subject)?.subject()?, user, group).map(done)
+            }
+            Operation::SetTimes { subject, accessed, modified } => {
+                let times = SetTimes { atime: time_to_set(accessed), mtime: time_to_set(modified) };
+                self.vfs.set_times(process, self.meant(subject)?.subject()?, times).map(done)
+            }
+            Operation::GetAttribute { subject, name, into } => {
+                let value = self.vfs.extended_attribute(process, self.meant(subject)?.subject()?, attribute_name(name)?)?;
+                self.put_whole(into, &value)
+            }
+            Operation::SetAttribute { subject, name, value, flags } => {
+                let name = attribute_name(name)?;
+                let meant = self.meant(subject)?;
+                self.with_bytes(value, |bytes| self.vfs.set_extended_attribute(process, meant.subject()?, name, bytes, flags)).map(done)
+            }
+            Operation::ListAttributes { subject, into } => {
+                let names = self.vfs.list_extended_attributes(process, self.meant(subject)?.subject()?)?;
+                self.put_whole(into, &names)
+            }
+            Operation::RemoveAttribute { subject, name } => {
+                self.vfs.remove_extended_attribute(process, self.meant(subject)?.subject()?, attribute_name(name)?).map(done)
+            }
+            other => unreachable!("{:?} has no subject", other.number()),
+        }
+    }
+
+    fn file(&self, handle: Handle) -> Result<Arc<OpenFile>> {
+        Ok(self.client.handles.get(handle)?)
+    }
+
+    fn start(&self, at: Place) -> Result<Start> {
+        match at {
+            Place::Root => Ok(Start(None)),
+            Place::Open(handle) => Ok(Start(Some(self.file(handle)?))),
+        }
+    }
+
+    /// A text, copied once.
+    fn text<'a>(&self, text: Text<'a>) -> Result<Cow<'a, [u8]>> {
+        match text {
+            Text::Here(bytes) => Ok(Cow::Borrowed(bytes)),
+            Text::There(range) if range.length <= TEXT_BYTES_MAX => {
+                let mut bytes = vec![0; range.length as usize];
+                self.ticket.data(range).ok_or(Errno::FAULT)?.read(0, &mut bytes);
+                Ok(Cow::Owned(bytes))
+            }
+            Text::There(_) => Err(Errno::NAMETOOLONG.into()),
+        }
+    }
+
+    fn meant<'a>(&self, subject: Named<'a>) -> Result<Meant<'a>> {
+        Ok(match subject {
+            Named::Path { at, path, flags } => Meant { start: self.start(at)?, path: self.text(path)?, flags, is_open: false },
+            Named::Open(handle) => Meant { start: Start(Some(self.file(handle)?)), path: Cow::Borrowed(&[]), flags: 0, is_open: true },
+        })
+    }
+
+    fn open(&self, at: Place, path: Text<'_>, flags: i32, mode: u32, umask: u16) -> Result<Answer> {
+        let process = self.client.process_under(umask);
+        if !self.client.handles.has_room() {
+            return Err(Errno::MFILE.into()); // before a file is made
+        }
+        let file = self.vfs.open(&process, self.start(at)?.at(), &self.text(path)?, flags, mode)?;
+        let answer = with_attributes(&file.attributes()?);
+        let handle = self.client.handles.add(file)?;
+        Ok(Answer { value: handle.get(), ..answer })
+    }
+
+    fn read(&self, handle: Handle, offset: i64, into: Range) -> Result<Answer> {
+        let (file, length) = (self.file(handle)?, transfer(into)?);
+        BYTES.with_borrow_mut(|bytes| {
+            grow(bytes, length);
+            let done = self.vfs.read_at(&file, offset, &mut bytes[..length])?;
+            self.put(into, &bytes[..done])
+        })
+    }
+
+    fn write(&self, process: &Process, handle: Handle, offset: i64, from: Range, flags: i32) -> Result<Answer> {
+        let file = self.file(handle)?;
+        let (done, end) = self.with_bytes(from, |bytes| self.vfs.write_to(process, &file, offset, bytes, flags))?;
+        Ok(Answer { value: done as u64, further: end, ..Answer::default() })
+    }
+
+    fn list(&self, handle: Handle, cookie: u64, into: Range) -> Result<Answer> {
+        let (file, mut writer) = (self.file(handle)?, EntryWriter::new(transfer(into)?));
+        let mut is_full = false;
+        self.vfs.read_directory_behind(&file, cookie, &mut |entry| {
+            let listed = Listed { inode: entry.inode.get(), cookie: entry.cookie, kind: entry.file_type, name: entry.name };
+            is_full = !writer.push(&listed);
+            !is_full
+        })?;
+        if is_full && writer.bytes().is_empty() {
+            return Err(Errno::INVAL.into()); // as getdents64(2)
+        }
+        self.put(into, writer.bytes())
+    }
+
+    fn space(&self, into: Range) -> Result<Answer> {
+        let space = self.vfs.statfs();
+        let space = Space {
+            unit_bytes: SPACE_UNIT_BYTES,
+            units: space.units,
+            free: space.free,
+            available: space.available,
+            files: space.files,
+            files_free: space.files_free,
+            name_bytes_max: NAME_BYTES_MAX.into(),
+        };
+        self.put_whole(into, &space.encode())
+    }
+
+    /// Bytes of a client, copied once.
+    fn with_bytes<T>(&self, from: Range, take: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
+        let length = transfer(from)?;
+        BYTES.with_borrow_mut(|bytes| {
+            grow(bytes, length);
+            self.ticket.data(from).ok_or(Errno::FAULT)?.read(0, &mut bytes[..length]);
+            take(&bytes[..length])
+        })
+    }
+
+    /// Returns bytes, which fit.
+    fn put(&self, into: Range, bytes: &[u8]) -> Result<Answer> {
+        self.ticket.data(into).ok_or(Errno::FAULT)?.write(0, bytes);
+        Ok(value(bytes.len() as u64))
+    }
+
+    /// Returns bytes if they fit; their number alone to an empty range.
+    fn put_whole(&self, into: Range, bytes: &[u8]) -> Result<Answer> {
+        match into.length as usize {
+            0 => Ok(value(bytes.len() as u64)),
+            room if room < bytes.len() => Err(Errno::RANGE.into()),
+            _ => self.put(into, bytes),
+        }
+    }
+}
+
+/// The length of a transfer, bounded.
+fn transfer(range: Range) -> Result<usize> {
+    if range.length <= TRANSFER_BYTES_MAX { Ok(range.length as usize) } else { Err(Errno::INVAL.into()) }
+}
+
+fn grow(bytes: &mut Vec<u8>, length: usize) {
+    if bytes.len() < length {
+        bytes.resize(length, 0);
+    }
+}
+
+fn attribute_name(name: &[u8]) -> Result<&[u8]> {
+    if name.contains(&0) { Err(Errno::INVAL.into()) } else { Ok(name) }
+}

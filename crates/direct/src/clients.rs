@@ -1,0 +1,82 @@
+//! What is known of each client.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+use tandemfs_format::InodeNumber;
+use tandemfs_ring::{ClientId, Control};
+use tandemfs_vfs::{Process, Vfs};
+
+use crate::handles::Handles;
+use crate::peers::{Identity, Peer};
+use crate::pool::Pool;
+use crate::server::{Limits, MountIdentity};
+
+/// A connection of a process.
+pub(crate) struct Client {
+    pub(crate) peer: Peer,
+    pub(crate) identity: Identity,
+    pub(crate) handles: Handles,
+    /// Bytes of its arena, which count until the last request of it is answered.
+    pub(crate) arena_bytes: u64,
+    /// With the umask of its last request that had one.
+    process: Mutex<Arc<Process>>,
+    /// It has asked something since its credentials were read last ([CRD1]).
+    pub(crate) is_active: AtomicBool,
+    arenas: Arc<AtomicU64>,
+}
+
+impl Client {
+    pub(crate) fn new(peer: Peer, identity: Identity, arena_bytes: u64, mount_points: HashSet<InodeNumber>, shared: &Shared) -> Self {
+        let process = Process { credentials: identity.credentials.clone(), real: identity.real.clone(), umask: 0o777, mount_points };
+        let arenas = Arc::clone(&shared.arena_bytes);
+        arenas.fetch_add(arena_bytes, Relaxed);
+        let handles = Handles::new(shared.limits.open_files);
+        Self { peer, identity, handles, arena_bytes, process: Mutex::new(Arc::new(process)), is_active: AtomicBool::new(true), arenas }
+    }
+
+    /// The process, as `vfs` wants to know it.
+    pub(crate) fn process(&self) -> Arc<Process> {
+        Arc::clone(&self.process.lock())
+    }
+
+    /// The process with a umask of its own saying.
+    pub(crate) fn process_under(&self, umask: u16) -> Arc<Process> {
+        let mut process = self.process.lock();
+        if process.umask != umask {
+            *process = Arc::new(Process { umask, ..Process::clone(&process) });
+        }
+        Arc::clone(&process)
+    }
+
+    pub(crate) fn set_mount_points(&self, mount_points: HashSet<InodeNumber>) {
+        let mut process = self.process.lock();
+        *process = Arc::new(Process { mount_points, ..Process::clone(&process) });
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.arenas.fetch_sub(self.arena_bytes, Relaxed);
+    }
+}
+
+/// What the threads of the server share.
+pub(crate) struct Shared {
+    pub(crate) vfs: Vfs,
+    pub(crate) mount: MountIdentity,
+    pub(crate) limits: Limits,
+    pub(crate) pool: Pool,
+    pub(crate) control: Control,
+    pub(crate) clients: Mutex<HashMap<ClientId, Arc<Client>>>,
+    /// Bytes of all arenas.
+    pub(crate) arena_bytes: Arc<AtomicU64>,
+}
+
+impl Shared {
+    pub(crate) fn client(&self, id: ClientId) -> Option<Arc<Client>> {
+        self.clients.lock().get(&id).cloned()
+    }
+}

@@ -1,0 +1,42 @@
+//! The server of the direct door: programs reach a mounted file system by shared memory, beside its mount.
+//!
+//! `reception.rs` has the thread that greets new clients and looks after their credentials (`peers.rs`, `mountinfo.rs`). `clients.rs` has what is
+//! known of each; `handles.rs` its open files. `serving.rs` turns messages into calls of `vfs` (`calls.rs`), in the threads of `pool.rs`.
+//!
+//! [D1] The daemon trusts nothing in shared memory. The ring copies and checks a request; texts are copied once; a buffer is private until it
+//!      is whole. No loop, allocation or wait depends on a client's word without a bound: [`Limits`].
+//! [D2] An answer is what the mount would say: `vfs` has the rules and the table of errnos.
+//! [D3] Nobody waits for a client. Its end is seen by the hang-up of its socket or the end of its process; its open files end with it, in
+//!      the pool, as giving up the last hold of a removed file is a change.
+//! [D8] What the mount's kernel keeps of data is settled before it is read here and dropped around a change (`Caches` of `vfs`); names and
+//!      attributes it asks for anew while there is this door.
+//! [D9] One thread looks at all clients, or sleeps until one rings (the ring's poller). It does nothing else than hand requests on.
+//! [D10] The poller never waits. Every operation of the file system may (an inode that somebody else changes, room in the journal, the
+//!       drive), even `fstat`, so all of them run in the pool; only [`Operation::Nothing`](tandemfs_protocol::Operation::Nothing), malformed
+//!       and unknown requests are answered at once.
+//! [D14] What only the kernel can decide goes back to the client, which makes the call through the mount.
+//!
+//! [CRD1] Credentials come from the kernel: the process of the socket's other end, and `/proc` of that very process. They are read again
+//!        every 100 ms while the client is active, and the connection ends when they have changed.
+//! [CRD2] Only processes see the door which see the mount: same user and mount namespace, same root directory, whom the mount lets in, and who
+//!        can reach it: they send a descriptor of its root directory, which `/proc` tells from others without asking the mount.
+//! [CRD3] A mount that is idmapped or was made read-only by others than the daemon is left to the kernel.
+//!
+//! *Architecture invariant:* names, blocks and permissions belong to `vfs` and `fs`; this crate knows clients and threads.
+
+#![forbid(unsafe_code)]
+
+mod calls;
+mod clients;
+mod handles;
+mod mountinfo;
+mod peers;
+mod pool;
+mod reception;
+mod server;
+mod serving;
+
+/// Whether programs of this build open the door.
+pub const IS_SERVED: bool = cfg!(feature = "served");
+
+pub use server::{Entrants, Limits, MountIdentity, Server};

@@ -1,0 +1,174 @@
+//! Who is at the other end of a socket ([CRD1], [CRD2]).
+
+use std::fs;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, open, openat, readlinkat};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tandemfs_vfs::{Capabilities, Credentials};
+
+use crate::server::Entrants;
+
+/// No file of `/proc` that is read here is longer; a process may have 65,536 groups.
+const FILE_BYTES_MAX: usize = 1 << 20;
+
+/// The process at the other end, pinned: its directory in `/proc` never becomes that of another process.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pidfd: OwnedFd,
+    directory: OwnedFd,
+    pub(crate) pid: i32,
+}
+
+/// What a process may do, as `/proc` says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// With which it accesses files.
+    pub(crate) credentials: Credentials,
+    /// What access(2) asks about.
+    pub(crate) real: Credentials,
+    /// All four user and group ids.
+    users: [u32; 4],
+    groups: [u32; 4],
+    user_namespace: Vec<u8>,
+    mount_namespace: Vec<u8>,
+    /// Its root directory, as a path from the root directory of the daemon.
+    root: Vec<u8>,
+}
+
+impl Peer {
+    /// Of a connected socket. The kernel hands out a descriptor of the process (Linux 6.5); before that its number, which is that process's
+    /// while the socket is connected.
+    pub(crate) fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
+        let pid = rustix::net::sockopt::socket_peercred(socket)?.pid;
+        let pidfd = match tandemfs_ring::process_of(socket) {
+            Ok(pidfd) => pidfd,
+            Err(_) => pidfd_open(pid, PidfdFlags::empty())?,
+        };
+        Self::pinned(pid, pidfd)
+    }
+
+    fn pinned(pid: Pid, pidfd: OwnedFd) -> io::Result<Self> {
+        let pid = pid.as_raw_nonzero().get();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = open(format!("/proc/{pid}"), flags, Mode::empty())?;
+        let peer = Self { pidfd, directory, pid };
+        // It lived when its directory was opened, so the number was its own.
+        if peer.is_alive() { Ok(peer) } else { Err(io::ErrorKind::NotConnected.into()) }
+    }
+
+    fn is_alive(&self) -> bool {
+        let mut ends = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        matches!(poll(&mut ends, Some(&Timespec::default())), Ok(0))
+    }
+
+    /// Another descriptor of the process.
+    pub(crate) fn lifeline(&self) -> io::Result<OwnedFd> {
+        self.pidfd.try_clone()
+    }
+
+    /// What it may do now.
+    pub(crate) fn identity(&self) -> io::Result<Identity> {
+        let link = |path: &str| readlinkat(&self.directory, path, Vec::new()).map(|text| text.to_bytes().to_vec());
+        let mut identity = of_status(&self.read("status")?).ok_or_else(|| io::Error::other("a status without ids"))?;
+        identity.user_namespace = link("ns/user")?;
+        identity.mount_namespace = link("ns/mnt")?;
+        identity.root = link("root")?; // not its inode: that may be in the mount, which the daemon must not ask
+        Ok(identity)
+    }
+
+    fn read(&self, name: &str) -> io::Result<String> {
+        let file = openat(&self.directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let mut text = String::new();
+        io::Read::read_to_string(&mut io::Read::take(fs::File::from(file), FILE_BYTES_MAX as u64), &mut text)?;
+        Ok(text)
+    }
+
+    /// Its number, for the log.
+    pub(crate) fn name(&self) -> String {
+        let name = self.read("comm").unwrap_or_default();
+        format!("{} ({})", self.pid, name.trim_end())
+    }
+}
+
+/// This process, to compare with.
+pub(crate) fn own() -> io::Result<Identity> {
+    let pid = rustix::process::getpid();
+    Peer::pinned(pid, pidfd_open(pid, PidfdFlags::empty())?)?.identity()
+}
+
+/// What `/proc/PID/status` says; namespaces and root are left open.
+fn of_status(status: &str) -> Option<Identity> {
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+    let numbers = |name| field(name)?.split_whitespace().map(|word| word.parse().ok()).collect::<Option<Vec<u32>>>();
+    let four = |name| <[u32; 4]>::try_from(numbers(name)?).ok();
+    let capabilities = |name| u64::from_str_radix(field(name)?, 16).ok().map(Capabilities);
+    let (users, groups) = (four("Uid")?, four("Gid")?);
+    let (supplementary, effective, permitted) = (numbers("Groups")?, capabilities("CapEff")?, capabilities("CapPrm")?);
+    let [real_user, _, _, user] = users;
+    let [real_group, _, _, group] = groups;
+    let of_real = if real_user == 0 { permitted } else { Capabilities::NONE };
+    Some(Identity {
+        credentials: Credentials::new(user, group, &supplementary, effective),
+        real: Credentials::new(real_user, real_group, &supplementary, of_real),
+        users,
+        groups,
+        user_namespace: Vec::new(),
+        mount_namespace: Vec::new(),
+        root: Vec::new(),
+    })
+}
+
+impl Identity {
+    /// Why a process may not enter ([CRD2]); the sentence is for its user.
+    pub(crate) fn refusal(&self, daemon: &Self, entrants: Entrants) -> Option<&'static str> {
+        if self.user_namespace != daemon.user_namespace {
+            return Some("this process is in another user namespace than the daemon of the mount; the mount serves it");
+        }
+        if self.mount_namespace != daemon.mount_namespace || self.root != b"/" {
+            return Some("this process does not see the same mounts as the daemon of the mount; the mount serves it");
+        }
+        let Entrants::Only { user, group, and_root } = entrants else { return None };
+        let of_user = self.users[..3].iter().all(|id| *id == user) && self.groups[..3].iter().all(|id| *id == group);
+        let of_root = and_root && self.users[..3].iter().all(|id| *id == 0);
+        (!of_user && !of_root).then_some("this mount is for the user who made it alone; it needs the option allow_other")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATUS: &str = "Name:\tcat\nUmask:\t0022\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t24 4 \nCapPrm:\t0000000000000003\nCapEff:\t0000000000000002\n";
+
+    #[test]
+    fn files_are_accessed_by_the_last_ids_and_asked_about_by_the_first() {
+        let identity = of_status(STATUS).expect("a status");
+        assert_eq!(identity.credentials, Credentials::new(4, 8, &[4, 24], Capabilities(2)));
+        assert_eq!(identity.real, Credentials::new(1, 5, &[4, 24], Capabilities::NONE));
+        let of_root = of_status(&STATUS.replace("Uid:\t1", "Uid:\t0")).expect("a status");
+        assert_eq!(of_root.real.capabilities, Capabilities(3), "what a real root may ask for");
+        for field in ["Uid", "Gid", "Groups", "CapEff", "CapPrm"] {
+            assert_eq!(of_status(&STATUS.replace(field, "X")), None, "without {field}");
+        }
+    }
+
+    #[test]
+    fn this_process_is_known_and_lets_itself_in() {
+        let own = own().expect("this process");
+        assert_eq!(own.credentials.uid, rustix::process::geteuid().as_raw());
+        assert_eq!(own.refusal(&own, Entrants::Everybody), None);
+        let only = |user: u32| Entrants::Only { user, group: own.groups[0], and_root: false };
+        assert_eq!(own.refusal(&own, only(own.users[0])), None);
+        assert!(own.refusal(&own, only(own.users[0] + 1)).is_some());
+        for other in [
+            Identity { user_namespace: b"user:[1]".to_vec(), ..own.clone() },
+            Identity { mount_namespace: b"mnt:[1]".to_vec(), ..own.clone() },
+            Identity { root: b"/mnt".to_vec(), ..own.clone() },
+        ] {
+            assert!(other.refusal(&own, Entrants::Everybody).is_some(), "{other:?}");
+        }
+    }
+}

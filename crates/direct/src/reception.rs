@@ -1,0 +1,347 @@
+//! The thread that greets clients and looks after their credentials and the list of mounts.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io::{self, IoSlice, IoSliceMut, PipeReader, PipeWriter};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, recvmsg, sendmsg, socket_with,
+};
+use tandemfs_format::InodeNumber;
+use tandemfs_protocol::{
+    GREETING_BYTES, Hello, HelloError, Number, Reception as Greeting, Refusal, TRANSFER_BYTES_MAX, VERSION, Welcome, socket,
+};
+use tandemfs_ring::{Arena, Doorbell, Lifeline, PAGE_BYTES, Sizes};
+
+use crate::clients::{Client, Shared};
+use crate::mountinfo::{Found, MountInfo};
+use crate::peers::{self, Identity, Peer};
+use crate::server::Entrants;
+
+/// How often credentials of active clients are read ([CRD1]).
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long a newcomer may take to say hello, and how many may be silent at a time ([D1]).
+const HELLO_WITHIN: Duration = Duration::from_secs(1);
+const SILENT_MAX: usize = 64;
+const BACKLOG: i32 = 64;
+
+/// A connection that has said nothing yet.
+struct Newcomer {
+    socket: OwnedFd,
+    since: Instant,
+}
+
+/// The reception.
+pub(crate) struct Reception {
+    shared: Arc<Shared>,
+    listener: OwnedFd,
+    path: PathBuf,
+    stopped: PipeReader,
+    mount_info: MountInfo,
+    found: Found,
+    daemon: Identity,
+    entrants: Entrants,
+    doorbell: Doorbell,
+    newcomers: Vec<Newcomer>,
+    looked: Instant,
+}
+
+fn refusal(errno: Errno, sentence: impl Into<String>) -> Refusal {
+    Refusal::new(errno.raw_os_error(), sentence)
+}
+
+impl Reception {
+    /// Makes the socket. The reception ends when the returned end of a pipe is dropped.
+    pub(crate) fn open(shared: Arc<Shared>, entrants: Entrants, doorbell: Doorbell) -> io::Result<(Self, PipeWriter)> {
+        let (stopped, stop) = io::pipe()?;
+        let mut mount_info = MountInfo::open()?;
+        let found = mount_info.read(&shared.mount)?;
+        let (listener, path) = listening(&shared)?;
+        let daemon = peers::own()?;
+        let (newcomers, looked) = (Vec::new(), Instant::now());
+        let reception = Self { shared, listener, path, stopped, mount_info, found, daemon, entrants, doorbell, newcomers, looked };
+        Ok((reception, stop))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Greets until the end.
+    pub(crate) fn run(mut self) {
+        loop {
+            match self.wait() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    tracing::error!("the direct door lets nobody in any more: {error}");
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Waits for something and does it; false at the end.
+    fn wait(&mut self) -> io::Result<bool> {
+        let is_busy = !self.newcomers.is_empty() || !self.shared.clients.lock().is_empty();
+        let timeout = is_busy.then_some(Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.as_nanos() as i64 });
+        let mut waiting = vec![
+            PollFd::new(&self.stopped, PollFlags::IN),
+            PollFd::new(&self.listener, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.mount_info.descriptor(), PollFlags::PRI),
+        ];
+        waiting.extend(self.newcomers.iter().map(|newcomer| PollFd::new(&newcomer.socket, PollFlags::IN)));
+        match poll(&mut waiting, timeout.as_ref()) {
+            Err(Errno::INTR) => return Ok(true),
+            other => other?,
+        };
+        let ready: Vec<bool> = waiting.iter().map(|waits| !waits.revents().is_empty()).collect();
+        drop(waiting);
+        if ready[0] {
+            return Ok(false);
+        }
+        if ready[2] {
+            self.read_mounts()?;
+        }
+        let mut spoke = ready[3..].iter();
+        let (said, silent): (Vec<Newcomer>, Vec<Newcomer>) = self.newcomers.drain(..).partition(|_| spoke.next() == Some(&true));
+        self.newcomers = silent;
+        said.iter().for_each(|newcomer| self.greet(&newcomer.socket));
+        self.newcomers.retain(|newcomer| newcomer.since.elapsed() < HELLO_WITHIN);
+        if ready[1] {
+            self.accept();
+        }
+        if self.looked.elapsed() >= LOOK_EVERY {
+            self.looked = Instant::now();
+            self.look_after_credentials();
+        }
+        Ok(true)
+    }
+
+    fn accept(&mut self) {
+        // A caller that is gone already is no error.
+        let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else { return };
+        if self.newcomers.len() >= SILENT_MAX {
+            self.newcomers.remove(0);
+        }
+        self.newcomers.push(Newcomer { socket, since: Instant::now() });
+    }
+
+    /// [CRD1]
+    fn look_after_credentials(&self) {
+        let clients: Vec<_> = self.shared.clients.lock().iter().map(|(id, client)| (*id, Arc::clone(client))).collect();
+        for (id, client) in clients {
+            if client.is_active.swap(false, Relaxed) && client.peer.identity().is_ok_and(|now| now != client.identity) {
+                tracing::info!(
+                    process = client.peer.name(),
+                    "the credentials of a client of the direct door have changed; its connection ends"
+                );
+                self.shared.control.remove(id);
+            }
+        }
+    }
+
+    /// [CRD3], [D14]
+    fn read_mounts(&mut self) -> io::Result<()> {
+        self.found = self.mount_info.read(&self.shared.mount)?;
+        let clients = self.shared.clients.lock();
+        if let Some(why) = self.found.closed {
+            if !clients.is_empty() {
+                tracing::warn!("the direct door leaves this mount to the kernel: {why}");
+            }
+            clients.keys().for_each(|id| self.shared.control.remove(*id));
+            return Ok(());
+        }
+        let clients: Vec<Arc<Client>> = clients.values().map(Arc::clone).collect();
+        let mount_points = self.found.mount_points(&self.shared.vfs);
+        clients.iter().for_each(|client| client.set_mount_points(mount_points.clone()));
+        Ok(())
+    }
+
+    fn greet(&mut self, socket: &OwnedFd) {
+        let mut bytes = [0; GREETING_BYTES];
+        let (length, root) = match received(socket, &mut bytes) {
+            Ok((length, root)) if length > 0 => (length, root),
+            _ => return,
+        };
+        let admitted = match Hello::decode(&bytes[..length]) {
+            Ok(hello) => self.admit(&hello, socket, root.as_ref()),
+            Err(HelloError::Version { found }) => Err(of_version(found)),
+            Err(HelloError::Unknown) => Err(refusal(Errno::PROTO, HelloError::Unknown.to_string())),
+        };
+        if let Err(refusal) = admitted {
+            tracing::debug!(refusal.sentence, "a client of the direct door was sent away");
+            let _gone = send(socket.as_fd(), &Greeting::Refusal(refusal), &[]);
+        }
+    }
+
+    fn admit(&mut self, hello: &Hello, socket: &OwnedFd, root: Option<&OwnedFd>) -> Result<(), Refusal> {
+        let failed =
+            |error: io::Error| refusal(Errno::from_io_error(&error).unwrap_or(Errno::IO), format!("the door cannot be opened: {error}"));
+        if let Some(why) = self.found.closed {
+            return Err(refusal(Errno::OPNOTSUPP, format!("the direct door leaves this mount to the kernel: {why}")));
+        }
+        if !root.is_some_and(|root| is_root_of(root.as_fd(), &self.found.ids).unwrap_or(false)) {
+            return Err(refusal(
+                Errno::ACCESS,
+                "a client of the direct door has to show the root directory of the mount, by a writable mount of all of it",
+            ));
+        }
+        let peer = Peer::of(socket.as_fd()).map_err(failed)?;
+        // An ordinary user's daemon cannot see the namespaces of other users' processes.
+        let identity = peer
+            .identity()
+            .map_err(|error| refusal(Errno::ACCESS, format!("the daemon cannot see who this process is ({error}); the mount serves it")))?;
+        if let Some(sentence) = identity.refusal(&self.daemon, self.entrants) {
+            return Err(refusal(Errno::ACCESS, sentence));
+        }
+        let sizes = self.sizes(hello, peer.pid)?;
+        let arena = Arena::new(sizes, self.doorbell).map_err(|error| refusal(Errno::NOMEM, format!("no memory for an arena: {error}")))?;
+        let lifelines = vec![Lifeline::Socket(socket.try_clone().map_err(failed)?), Lifeline::Process(peer.lifeline().map_err(failed)?)];
+        let mount_points = self.found.mount_points(&self.shared.vfs);
+        let client = Arc::new(Client::new(peer, identity, sizes.data_bytes, mount_points, &self.shared));
+        // The client asks nothing before it has its arena, so it is known when its first request comes.
+        let id = self.shared.control.add(Arc::clone(&arena), lifelines);
+        self.shared.clients.lock().insert(id, client);
+        let welcome = Welcome {
+            slots: sizes.slots,
+            data_bytes: sizes.data_bytes,
+            operations: Number::all_bits(),
+            transfer_bytes_max: TRANSFER_BYTES_MAX,
+        };
+        let descriptors = arena.descriptors();
+        let sent: Vec<BorrowedFd<'_>> = [descriptors.arena, descriptors.words].into_iter().chain(descriptors.bell).collect();
+        if send(socket.as_fd(), &Greeting::Welcome(welcome), &sent).is_err() {
+            self.shared.control.remove(id);
+        }
+        Ok(())
+    }
+
+    /// What a newcomer gets. A process has one connection: the old one of this process ends.
+    fn sizes(&self, hello: &Hello, pid: i32) -> Result<Sizes, Refusal> {
+        let limits = &self.shared.limits;
+        let clients = self.shared.clients.lock();
+        let before = clients.iter().find(|(_, client)| client.peer.pid == pid);
+        if let Some((id, _)) = before {
+            self.shared.control.remove(*id);
+        } else if clients.len() >= limits.clients {
+            return Err(refusal(Errno::NOMEM, format!("the door has its {} clients; the mount serves this process", limits.clients)));
+        }
+        let wanted = hello.data_bytes.min(limits.data_bytes);
+        let left = limits.all_data_bytes.saturating_sub(self.shared.arena_bytes.load(Relaxed));
+        let data_bytes = wanted / PAGE_BYTES * PAGE_BYTES;
+        if data_bytes > left {
+            return Err(refusal(Errno::NOMEM, "the memory of the door's clients is used up; the mount serves this process"));
+        }
+        Ok(Sizes { slots: hello.slots.clamp(1, limits.slots), data_bytes })
+    }
+}
+
+impl Drop for Reception {
+    fn drop(&mut self) {
+        let _gone_already = fs::remove_file(&self.path);
+    }
+}
+
+/// A message, and the descriptor that came with it.
+fn received(socket: &OwnedFd, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let message = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags)?;
+    let rights = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+        _ => None,
+    });
+    Ok((message.bytes, rights.flatten().next()))
+}
+
+/// Whether a descriptor is the root directory of one of these mounts. `/proc` knows without asking the mount, which is this daemon's.
+fn is_root_of(descriptor: BorrowedFd<'_>, mounts: &[u64]) -> io::Result<bool> {
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd()))?;
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse::<u64>().ok());
+    Ok(field("ino") == Some(InodeNumber::ROOT.get()) && field("mnt_id").is_some_and(|id| mounts.contains(&id)))
+}
+
+fn of_version(found: u32) -> Refusal {
+    let parts = |version: u32| format!("{}.{}", version >> 16, version & 0xffff);
+    let sentence = format!(
+        "the daemon speaks version {} of the direct door, this program version {}; install the same release for both",
+        parts(VERSION),
+        parts(found)
+    );
+    refusal(Errno::PROTONOSUPPORT, sentence)
+}
+
+fn send(socket: BorrowedFd<'_>, greeting: &Greeting, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    sendmsg(socket, &[IoSlice::new(&greeting.encode())], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+    Ok(())
+}
+
+/// A socket in the first directory that can be made or is this user's.
+fn listening(shared: &Shared) -> io::Result<(OwnedFd, PathBuf)> {
+    let mount = &shared.mount;
+    let mut last_error = io::Error::from(io::ErrorKind::NotFound);
+    for directory in socket::directories(mount.user) {
+        let made = public_directory(&directory).and_then(|()| {
+            remove_dead(&directory, &socket::prefix(mount.major, mount.minor));
+            let path = directory.join(socket::name(mount.major, mount.minor, std::process::id()));
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+            bind(&listener, &SocketAddrUnix::new(&path)?)?;
+            fs::set_permissions(&path, Permissions::from_mode(0o666))?;
+            listen(&listener, BACKLOG)?;
+            Ok((listener, path))
+        });
+        match made {
+            Ok(made) => return Ok(made),
+            Err(error) => last_error = error,
+        }
+    }
+    Err(last_error)
+}
+
+/// A directory that everybody may enter and only this user may change. Anybody may write to /tmp, so one that exists is checked.
+fn public_directory(directory: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o755).create(directory) {
+        Ok(()) => fs::set_permissions(directory, Permissions::from_mode(0o755))?,
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Err(_) => {}
+    }
+    let metadata = fs::symlink_metadata(directory)?;
+    if !metadata.is_dir() || metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
+        return Err(io::Error::other(format!("{} is not a directory of this user alone", directory.display())));
+    }
+    Ok(())
+}
+
+/// Removes sockets of daemons that were killed: connecting to them is refused.
+fn remove_dead(directory: &Path, prefix: &str) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let is_ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(prefix));
+        if is_ours && is_dead(&path).unwrap_or(false) {
+            let _gone_already = fs::remove_file(path);
+        }
+    }
+}
+
+fn is_dead(path: &Path) -> io::Result<bool> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    let connected = rustix::net::connect(&socket, &SocketAddrUnix::new(path)?);
+    Ok(connected == Err(Errno::CONNREFUSED))
+}

@@ -1,0 +1,152 @@
+//! The server's life.
+
+use std::io::{self, PipeWriter};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tandemfs_ring::{Control, Poller};
+use tandemfs_vfs::Vfs;
+
+use crate::clients::Shared;
+use crate::pool::Pool;
+use crate::reception::Reception;
+use crate::serving::Desk;
+
+/// The mount that the server belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountIdentity {
+    /// Major number of its device.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+    /// Where it is.
+    pub mountpoint: PathBuf,
+    /// The user who mounted it.
+    pub user: u32,
+    /// It was mounted read-only.
+    pub is_read_only: bool,
+}
+
+/// Whom the mount lets in ([CRD2]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entrants {
+    /// Everybody (allow_other).
+    Everybody,
+    /// The user who mounted it.
+    Only {
+        /// User id.
+        user: u32,
+        /// Group id.
+        group: u32,
+        /// Root as well (allow_root).
+        and_root: bool,
+    },
+}
+
+/// What clients may take ([D1], [D3]).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Clients at a time.
+    pub clients: usize,
+    /// Slots of a client.
+    pub slots: u32,
+    /// Open files of a client.
+    pub open_files: usize,
+    /// Bytes of a client's data area.
+    pub data_bytes: u64,
+    /// Bytes of all data areas.
+    pub all_data_bytes: u64,
+    /// Threads for what may wait.
+    pub threads: usize,
+    /// How long the server looks for work before it sleeps.
+    pub spin: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let cpus = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+        Self {
+            clients: 64,
+            slots: tandemfs_ring::SLOTS_MAX,
+            open_files: 65_536,
+            data_bytes: 64 << 20,
+            all_data_bytes: 1 << 30,
+            threads: (2 * cpus).clamp(4, 32),
+            spin: Duration::from_micros(50),
+        }
+    }
+}
+
+/// A running server. Dropping it ends all connections, removes the socket and waits for requests in progress.
+pub struct Server {
+    control: Control,
+    poller: Option<JoinHandle<()>>,
+    reception: Option<JoinHandle<()>>,
+    /// Dropping it ends the reception.
+    stop: Option<PipeWriter>,
+    shared: Arc<Shared>,
+    socket: PathBuf,
+}
+
+impl Server {
+    /// Serves from now on, in threads of its own.
+    ///
+    /// # Errors
+    /// What the kernel refuses; no directory for the socket.
+    pub fn start(vfs: Vfs, mount: MountIdentity, entrants: Entrants, limits: Limits) -> io::Result<Self> {
+        let poller = Poller::new(limits.spin).map_err(io::Error::other)?;
+        let (control, doorbell) = (poller.control(), poller.doorbell());
+        let shared = Arc::new(Shared {
+            vfs,
+            mount,
+            pool: Pool::start(limits.threads)?,
+            limits,
+            control: control.clone(),
+            clients: parking_lot::Mutex::default(),
+            arena_bytes: Arc::new(AtomicU64::new(0)),
+        });
+        let (reception, stop) = Reception::open(Arc::clone(&shared), entrants, doorbell)?;
+        let socket = reception.path().to_owned();
+        let mut server = Self { control, poller: None, reception: None, stop: Some(stop), shared: Arc::clone(&shared), socket };
+        let mut desk = Desk::new(shared);
+        let serve = move || {
+            if let Err(error) = poller.run(&mut desk) {
+                tracing::error!("the direct door is closed: {error}");
+            }
+        };
+        server.poller = Some(std::thread::Builder::new().name("direct".into()).spawn(serve)?);
+        server.reception = Some(std::thread::Builder::new().name("direct-reception".into()).spawn(move || reception.run())?);
+        Ok(server)
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> &std::path::Path {
+        &self.socket
+    }
+
+    /// Clients at present, and their open files.
+    pub fn clients(&self) -> (usize, usize) {
+        let clients = self.shared.clients.lock();
+        (clients.len(), clients.values().map(|client| client.handles.count()).sum())
+    }
+
+    /// Bytes of all arenas, also of clients that have ended while requests of theirs run.
+    pub fn arena_bytes(&self) -> u64 {
+        self.shared.arena_bytes.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let join = |thread: Option<JoinHandle<()>>| thread.is_some_and(|thread| thread.join().is_err());
+        let _panicked = join(self.reception.take());
+        self.control.stop();
+        let _panicked = join(self.poller.take());
+        self.shared.clients.lock().clear();
+        self.shared.pool.stop();
+    }
+}

@@ -1,0 +1,228 @@
+//! Clients that reach the files of this mount without the kernel (the mount option `direct`): the kernel's caches must not show them, nor
+//! overwrite what they write.
+//!
+//! [BS1] Names and attributes are valid for no time, absent names too, and a directory is not cached while it is open. So a reply that was
+//!       under way while a client changed something serves the one call that asked. A notification instead could come before the reply that
+//!       it has to undo, and the kernel forgets it for an inode that it does not have yet.
+//! [BS2] There is no write-back cache: with it the kernel keeps sizes and times of its own. Changed pages come from mappings alone.
+//! [BS3] Before the kernel gets or changes pages of a file by READ or WRITE, the file is noted. A client that reads or changes a noted file
+//!       removes the note, then has the kernel write back and drop the file's pages, and goes on when that is done; a second one waits for
+//!       the first. A page is locked from before its READ until its reply, so no old page comes in behind the drop.
+//! [BS4] A change by a client is a direct write to the page cache ([PC3] of `page_cache.rs`): pages that are written back leave out its bytes.
+//!       Pages are dropped before it, so that stores of mappings behind the end do not appear when the file grows ([DR4] of
+//!       `data_requests.rs`), and again behind it.
+//! [BS5] A WRITE with O_APPEND goes to the end that the file system has, since the kernel's may be old. If that is not the offset of the
+//!       WRITE, the kernel's pages of the file are wrong and are dropped after the reply: it locks them until then.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use tandemfs_format::InodeNumber;
+use tandemfs_fs::{Result, WriteOptions};
+use tandemfs_vfs::{Caches, Change};
+use tandemfs_wire::Reply;
+
+use crate::door::Door;
+use crate::page_cache::DirectWrite;
+
+const SHARDS: usize = 64;
+/// Notes of a shard; beyond that every file counts as noted.
+const NOTES_MAX: usize = 1 << 14;
+const END_OF_FILES: u64 = i64::MAX as u64;
+
+/// Files of which the kernel may have pages ([BS3]).
+#[derive(Debug)]
+pub(crate) struct Noted(Box<[Shard]>);
+
+#[derive(Debug, Default)]
+struct Shard {
+    files: Mutex<Files>,
+    dropped: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Files {
+    states: HashMap<InodeNumber, State>,
+    is_full: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct State {
+    is_noted: bool,
+    is_dropping: bool,
+}
+
+impl Default for Noted {
+    fn default() -> Self {
+        Self((0..SHARDS).map(|_| Shard::default()).collect())
+    }
+}
+
+impl Shard {
+    fn lock(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Noted {
+    fn shard(&self, file: InodeNumber) -> &Shard {
+        &self.0[file.get() as usize % SHARDS]
+    }
+
+    /// Notes a file.
+    pub(crate) fn note(&self, file: InodeNumber) {
+        let mut files = self.shard(file).lock();
+        if files.states.len() >= NOTES_MAX && !files.states.contains_key(&file) {
+            files.is_full = true;
+            return;
+        }
+        files.states.entry(file).or_default().is_noted = true;
+    }
+
+    /// Drops the pages of a noted file by `drop_pages`; returns when nobody drops them any more and the note is gone.
+    fn settle(&self, file: InodeNumber, drop_pages: impl FnOnce()) {
+        let shard = self.shard(file);
+        let mut files = shard.lock();
+        loop {
+            let state = files.states.get(&file).copied().unwrap_or_default();
+            match (state.is_dropping, state.is_noted || files.is_full) {
+                (true, _) => files = shard.dropped.wait(files).unwrap_or_else(PoisonError::into_inner),
+                (false, false) => return,
+                (false, true) => break,
+            }
+        }
+        files.states.insert(file, State { is_noted: false, is_dropping: true });
+        drop(files);
+        drop_pages();
+        let mut files = shard.lock();
+        match files.states.get_mut(&file) {
+            Some(state) if state.is_noted => state.is_dropping = false,
+            _ => drop(files.states.remove(&file)),
+        }
+        drop(files);
+        shard.dropped.notify_all();
+    }
+}
+
+/// A change by a client ([BS4]).
+struct Changing<'d> {
+    door: &'d Door,
+    file: InodeNumber,
+    /// Registered until its pages are dropped.
+    _write: DirectWrite,
+}
+
+impl Change for Changing<'_> {}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.door.settle(self.file);
+    }
+}
+
+impl Caches for Door {
+    fn settle(&self, file: InodeNumber) {
+        if let Some(noted) = &self.beside {
+            noted.settle(file, || self.kernel.drop_pages(file, 0..END_OF_FILES));
+        }
+    }
+
+    fn change(&self, file: InodeNumber, bytes: Range<u64>) -> Box<dyn Change + '_> {
+        self.settle(file);
+        let write = self.page_cache.begin_direct(file, bytes);
+        Box::new(Changing { door: self, file, _write: write })
+    }
+}
+
+impl Door {
+    /// [BS3]
+    pub(crate) fn note_pages(&self, file: InodeNumber) {
+        if let Some(noted) = &self.beside {
+            noted.note(file);
+        }
+    }
+
+    /// A WRITE to the end ([BS5]).
+    pub(crate) fn append(&self, file: InodeNumber, offset: u64, data: &[u8], options: WriteOptions) -> Result<usize> {
+        let (done, end) = self.fs.append(file, data, options)?;
+        if end - done as u64 != offset {
+            let kernel = self.kernel.clone();
+            self.pages.push(move || kernel.drop_pages(file, 0..END_OF_FILES));
+        }
+        Ok(done)
+    }
+
+    /// Without a cache of its entries ([BS1]). Otherwise the kernel opens directories by itself from then on and may cache their entries
+    /// ([DO1]).
+    pub(crate) fn opendir(&self, reply: Reply<'_>) {
+        match self.beside {
+            Some(_) => reply.open(tandemfs_wire::Opened { handle: 0, flags: tandemfs_wire::OpenFlags::default() }),
+            None => reply.error(tandemfs_wire::Errno::ENOSYS),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::time::Duration;
+
+    use super::*;
+
+    const FILE: InodeNumber = InodeNumber::new(7);
+
+    #[test]
+    fn a_note_costs_one_drop() {
+        let (noted, drops) = (Noted::default(), AtomicUsize::new(0));
+        let settle = |file| noted.settle(file, || drop(drops.fetch_add(1, SeqCst)));
+        settle(FILE);
+        assert_eq!(drops.load(SeqCst), 0);
+        noted.note(FILE);
+        settle(InodeNumber::new(8));
+        assert_eq!(drops.load(SeqCst), 0);
+        settle(FILE);
+        settle(FILE);
+        assert_eq!(drops.load(SeqCst), 1);
+        noted.settle(FILE, || panic!("no note"));
+        noted.note(FILE);
+        noted.settle(FILE, || noted.note(FILE)); // a READ that came meanwhile
+        settle(FILE);
+        assert_eq!(drops.load(SeqCst), 2);
+    }
+
+    #[test]
+    fn too_many_notes_count_for_every_file() {
+        let noted = Noted::default();
+        let of_one_shard = |index: usize| InodeNumber::new((index * SHARDS) as u64);
+        (1..=NOTES_MAX + 1).for_each(|index| noted.note(of_one_shard(index)));
+        let drops = AtomicUsize::new(0);
+        for _ in 0..2 {
+            noted.settle(of_one_shard(NOTES_MAX + 1), || drop(drops.fetch_add(1, SeqCst)));
+        }
+        assert_eq!(drops.load(SeqCst), 2);
+    }
+
+    #[test]
+    fn a_second_reader_waits_until_the_pages_are_written_back() {
+        let noted = Arc::new(Noted::default());
+        noted.note(FILE);
+        let is_dropped = Arc::new(AtomicUsize::new(0));
+        let (began, begins) = std::sync::mpsc::channel();
+        let first = {
+            let (noted, is_dropped) = (Arc::clone(&noted), Arc::clone(&is_dropped));
+            std::thread::spawn(move || {
+                noted.settle(FILE, || {
+                    began.send(()).expect("somebody waits");
+                    std::thread::sleep(Duration::from_millis(50));
+                    is_dropped.store(1, SeqCst);
+                });
+            })
+        };
+        begins.recv().expect("it drops");
+        noted.settle(FILE, || panic!("one drop is enough"));
+        assert_eq!(is_dropped.load(SeqCst), 1);
+        first.join().expect("no panic");
+    }
+}
