@@ -10,6 +10,7 @@ use tandemfs_format::inode::file_type;
 use tandemfs_fs::{Attributes, DirectoryEntry, FileSystem, ReadOptions, SeekTo, WriteOptions};
 
 use crate::credentials::{Credentials, Process};
+use crate::mutant::{self, Mutant, Point, on};
 use crate::permissions::kind;
 use crate::walk::Node;
 use crate::{Result, Vfs};
@@ -118,7 +119,9 @@ impl OpenFile {
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
-        self.fs.forget(self.inode, 1);
+        if !on(Mutant::OpenNotHeld) {
+            self.fs.forget(self.inode, 1);
+        }
     }
 }
 
@@ -231,13 +234,18 @@ impl Vfs {
         self.leaves_reserve(who, file.inode, at, from.len() as u64)?;
         let taken = self.before_write(who, file.inode)?; // [KV5]
         let options = WriteOptions { kill_set_id: taken.set_id, ..WriteOptions::default() };
-        match offset {
+        let written = match offset {
             Some(offset) => {
                 let done = self.fs.write(file.inode, offset, from, options)?;
-                Ok((done, offset + done as u64))
+                (done, offset + done as u64)
             }
-            None => Ok(self.fs.append(file.inode, from, options)?),
+            None => self.fs.append(file.inode, from, options)?,
+        };
+        mutant::at(Point::Written);
+        if on(Mutant::DataBeforePrivileges) {
+            self.take_capabilities(file.inode)?;
         }
+        Ok(written)
     }
 
     /// Moves the offset of a file and returns it. The offset of a directory is where [`Vfs::read_directory`] goes on.

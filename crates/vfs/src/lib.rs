@@ -27,6 +27,10 @@ mod errno;
 mod extended_attributes;
 mod file;
 mod flags;
+#[cfg(not(feature = "mutants"))]
+mod mutant;
+#[cfg(feature = "mutants")]
+pub mod mutant;
 mod names;
 mod open;
 mod permissions;

@@ -7,6 +7,7 @@ use tandemfs_fs::{Attributes, Error, NewInode};
 
 use crate::Vfs;
 use crate::credentials::{Capability, Process};
+use crate::mutant::{self, Mutant, Point, on};
 use crate::permissions::{is_directory, kind};
 use crate::refusal::{Refused, Result};
 use crate::walk::{At, Last, Node, TRIES_MAX, Walk};
@@ -193,8 +194,10 @@ impl Vfs {
                 return Err(if is_directory(&victim.attributes) { Errno::ISDIR } else { Errno::NOTDIR }.into());
             }
             self.permit_removal(&process.credentials, &directory.attributes, &victim.attributes, of_directory)?;
+            mutant::at(Point::Checked);
             // [KV3]
             let removed = match of_directory {
+                false if on(Mutant::RemovedUnseen) => self.fs.unlink(directory.number(), name),
                 true => self.fs.remove_directory_inode(directory.number(), name, victim.number()),
                 false => self.fs.unlink_inode(directory.number(), name, victim.number()),
             };

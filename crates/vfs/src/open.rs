@@ -7,6 +7,7 @@ use tandemfs_fs::{Attributes, Error};
 use crate::Vfs;
 use crate::credentials::Process;
 use crate::file::{OpenFile, Rights};
+use crate::mutant::{Mutant, on};
 use crate::permissions::{EXECUTE, READ, WRITE, is_directory, kind};
 use crate::refusal::{Refused, Result, Why};
 use crate::walk::{At, Held, Last, Node, TRIES_MAX, Walk};
@@ -167,6 +168,7 @@ impl Vfs {
         match kind(attributes) {
             file_type::REGULAR | file_type::DIRECTORY => {}
             file_type::SOCKET => return Err(Errno::NXIO.into()),
+            _ if on(Mutant::SpecialOpened) => {}
             _ => return Err(walk.crossed(Why::SpecialFile)), // [KV4]
         }
         if truncates {

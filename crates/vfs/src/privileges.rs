@@ -5,6 +5,7 @@ use tandemfs_format::inode::file_type;
 use tandemfs_fs::{Attributes, SetAttributes};
 
 use crate::credentials::{Capability, Credentials};
+use crate::mutant::{Mutant, on};
 use crate::permissions::kind;
 use crate::{Result, Vfs};
 
@@ -37,7 +38,9 @@ impl Vfs {
     /// Takes the capabilities of a program, and of the set-id bits what a write does not take by itself.
     pub(crate) fn before_write(&self, who: &Credentials, file: InodeNumber) -> Result<Taken> {
         let taken = Taken::by(who, &self.fs.attributes(file)?);
-        self.take_capabilities(file)?;
+        if !on(Mutant::DataBeforePrivileges) {
+            self.take_capabilities(file)?;
+        }
         if taken.set_group_id {
             self.fs.set_attributes(file, &SetAttributes { kill_set_group_id: true, ..SetAttributes::default() })?;
         }
@@ -46,6 +49,9 @@ impl Vfs {
 
     /// Takes all of it, before a change that is no write.
     pub(crate) fn before_change(&self, who: &Credentials, file: InodeNumber) -> Result<()> {
+        if on(Mutant::PrivilegesKept) {
+            return Ok(());
+        }
         let attributes = self.fs.attributes(file)?;
         let taken = Taken::by(who, &attributes);
         self.take_capabilities(file)?;

@@ -7,6 +7,7 @@ use tandemfs_fs::{Error, RenameMode};
 use crate::Vfs;
 use crate::credentials::Process;
 use crate::flags::rename_mode;
+use crate::mutant::{self, Mutant, Point, on};
 use crate::permissions::{WRITE, is_directory};
 use crate::refusal::{Refused, Result};
 use crate::walk::{At, Last, Node, TRIES_MAX, Walk};
@@ -65,9 +66,13 @@ impl Vfs {
             return Ok(());
         }
         self.permit_rename(process, (&from.walk.at, &found), (&to.walk.at, replaced.as_ref()), mode)?;
+        mutant::at(Point::Checked);
         // [KV3]
         let inodes = (found.number(), replaced.as_ref().map(Node::number));
         let (from, to) = ((from.walk.at.number(), &from.name[..]), (to.walk.at.number(), &to.name[..]));
+        if on(Mutant::RenamedUnseen) {
+            return Ok(self.fs.rename(from.0, from.1, to.0, to.1, mode)?);
+        }
         Ok(self.fs.rename_inodes(from, to, mode, whiteout, inodes)?)
     }
 

@@ -10,6 +10,7 @@ use tandemfs_fs::{Attributes, Error, FileSystem};
 use crate::Vfs;
 use crate::credentials::Process;
 use crate::file::OpenFile;
+use crate::mutant::{Mutant, on};
 use crate::permissions::{EXECUTE, is_directory, kind};
 use crate::refusal::{Crossed, Refused, Result, Why};
 
@@ -50,6 +51,9 @@ impl<'f> Held<'f> {
     /// Passes the hold on to an owner that releases it.
     pub(crate) fn pass_on(self) -> InodeNumber {
         let number = self.number;
+        if on(Mutant::OpenNotHeld) {
+            self.fs.forget(number, 1);
+        }
         std::mem::forget(self);
         number
     }
@@ -57,7 +61,9 @@ impl<'f> Held<'f> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.fs.forget(self.number, 1);
+        if !on(Mutant::HoldKept) {
+            self.fs.forget(self.number, 1);
+        }
     }
 }
 
@@ -260,13 +266,17 @@ impl<'w> Walk<'w> {
             path.push(b'/');
             path.extend_from_slice(rest);
         }
-        let is_absolute = path.first() == Some(&b'/');
+        let is_absolute = path.first() == Some(&b'/') && !on(Mutant::AbsoluteStaysHere);
         (self.path, self.component, self.next) = (Cow::Owned(path), 0, 0);
         if is_absolute { Err(self.crossed(Why::Absolute)) } else { Ok(()) }
     }
 
     fn must_not_be_mounted_on(&self, inode: InodeNumber) -> Result<()> {
-        if self.process.mount_points.contains(&inode) { Err(self.crossed(Why::MountPoint)) } else { Ok(()) }
+        if self.process.mount_points.contains(&inode) && !on(Mutant::MountPointPassed) {
+            Err(self.crossed(Why::MountPoint))
+        } else {
+            Ok(())
+        }
     }
 
     /// The component that was taken last, and what follows it, are for the kernel.

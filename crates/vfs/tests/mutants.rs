@@ -1,0 +1,219 @@
+//! A deliberate bug for each rule of this crate, and a scene that finds it; without a bug each scene finds nothing.
+
+mod support;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rustix::io::Errno;
+use support::{ROOT, directory, empty, file, link, root, user};
+use tandemfs_format::InodeNumber;
+use tandemfs_vfs::mutant::{self, Mutant, Point};
+use tandemfs_vfs::{OpenFile, Process, Refused, Result, Subject, Vfs, Why};
+
+/// Finds something where a bug is.
+type Scene = fn() -> std::result::Result<(), String>;
+
+fn run(bug: Mutant, scene: Scene) -> std::result::Result<(), String> {
+    mutant::select(bug);
+    let result = catch_unwind(AssertUnwindSafe(scene));
+    mutant::select(Mutant::None);
+    mutant::interfere(None);
+    result.unwrap_or_else(|panic| Err(format!("panic: {}", panic.downcast_ref::<String>().map_or("?", String::as_str))))
+}
+
+#[track_caller]
+fn is_caught(bug: Mutant, scene: Scene) {
+    assert_eq!(run(Mutant::None, scene), Ok(()), "without a bug");
+    match run(bug, scene) {
+        Err(what) => println!("{bug:?}: {what}"),
+        Ok(()) => panic!("{bug:?} escaped"),
+    }
+}
+
+fn holds(is_so: bool, otherwise: &str) -> std::result::Result<(), String> {
+    if is_so { Ok(()) } else { Err(otherwise.into()) }
+}
+
+fn is_refused<T>(result: Result<T>, expected: Errno, otherwise: &str) -> std::result::Result<(), String> {
+    holds(result.err().and_then(|refused| refused.errno()) == Some(expected), otherwise)
+}
+
+fn is_crossed<T>(result: Result<T>, why: Why, otherwise: &str) -> std::result::Result<(), String> {
+    holds(matches!(result, Err(Refused::Crossed(crossed)) if crossed.why == why), otherwise)
+}
+
+fn exists(vfs: &Vfs, path: &[u8]) -> bool {
+    vfs.stat(&root(), Subject::unfollowed(ROOT, path)).is_ok()
+}
+
+fn write(vfs: &Vfs, opened: &OpenFile, bytes: &[u8]) {
+    vfs.write(&root(), opened, bytes).expect("written");
+}
+
+/// The same volume, for what happens at a point.
+fn at_point(point: Point, vfs: &Vfs, mut what: impl FnMut(&Vfs) + 'static) {
+    let (vfs, mut is_done) = (vfs.clone(), false);
+    mutant::interfere(Some(Box::new(move |reached| {
+        if reached == point && !is_done {
+            is_done = true;
+            what(&vfs);
+        }
+    })));
+}
+
+#[test]
+fn the_caller_s_rights_count() {
+    fn scene() -> std::result::Result<(), String> {
+        let vfs = empty();
+        drop(file(&vfs, &root(), b"secret", 0o600));
+        is_refused(vfs.open(&user(7, &[]), ROOT, b"secret", libc::O_RDONLY, 0), Errno::ACCESS, "a user opened the secret of root")
+    }
+    is_caught(Mutant::RightsOfTheDaemon, scene);
+}
+
+#[test]
+fn an_open_file_holds_its_inode() {
+    fn scene() -> std::result::Result<(), String> {
+        let vfs = empty();
+        let opened = file(&vfs, &root(), b"f", 0o644);
+        write(&vfs, &opened, b"mine");
+        vfs.unlink(&root(), ROOT, b"f").expect("removed");
+        let other = file(&vfs, &root(), b"other", 0o644);
+        write(&vfs, &other, b"else");
+        let mut bytes = [0; 4];
+        let done = vfs.read_at(&opened, 0, &mut bytes).map_err(|refused| format!("{refused:?}"))?;
+        holds(done == 4 && bytes == *b"mine", "the file of somebody else was read")
+    }
+    is_caught(Mutant::OpenNotHeld, scene);
+}
+
+#[test]
+fn a_walk_gives_back_what_it_held() {
+    fn scene() -> std::result::Result<(), String> {
+        let vfs = empty();
+        let used = || vfs.statfs().files - vfs.statfs().files_free;
+        let before = used();
+        drop(file(&vfs, &root(), b"f", 0o644));
+        assert!(exists(&vfs, b"f"));
+        vfs.unlink(&root(), ROOT, b"f").expect("removed");
+        holds(used() == before, "a removed file is still held")
+    }
+    is_caught(Mutant::HoldKept, scene);
+}
+
+/// In a sticky directory, `swapped` and `hers` change places after `swapped` was checked.
+fn shared(point: Point) -> (Vfs, Process) {
+    let vfs = empty();
+    let (alice, bob) = (user(1001, &[]), user(1002, &[]));
+    directory(&vfs, &root(), b"tmp", 0o1777);
+    drop(file(&vfs, &bob, b"tmp/swapped", 0o666));
+    drop(file(&vfs, &alice, b"tmp/hers", 0o666));
+    at_point(point, &vfs, |vfs| {
+        vfs.rename(&root(), (ROOT, b"tmp/hers"), (ROOT, b"tmp/swapped"), libc::RENAME_EXCHANGE).expect("exchanged");
+    });
+    (vfs, bob)
+}
+
+fn is_owned_by(vfs: &Vfs, path: &[u8], uid: u32) -> bool {
+    vfs.stat(&root(), Subject::unfollowed(ROOT, path)).is_ok_and(|found| found.uid == uid)
+}
+
+#[test]
+fn what_is_removed_is_what_was_checked() {
+    fn scene() -> std::result::Result<(), String> {
+        let (vfs, bob) = shared(Point::Checked);
+        let removed = vfs.unlink(&bob, ROOT, b"tmp/swapped");
+        holds(is_owned_by(&vfs, b"tmp/swapped", 1001), "a file of somebody else was removed from a sticky directory")?;
+        is_refused(removed, Errno::PERM, "the second look allowed it")
+    }
+    is_caught(Mutant::RemovedUnseen, scene);
+}
+
+#[test]
+fn what_is_moved_and_replaced_is_what_was_checked() {
+    fn moved() -> std::result::Result<(), String> {
+        let (vfs, bob) = shared(Point::Checked);
+        let moved = vfs.rename(&bob, (ROOT, b"tmp/swapped"), (ROOT, b"taken"), 0);
+        holds(is_owned_by(&vfs, b"tmp/swapped", 1001), "a file of somebody else was moved out of a sticky directory")?;
+        is_refused(moved, Errno::PERM, "the second look allowed it")
+    }
+    fn replaced() -> std::result::Result<(), String> {
+        let (vfs, bob) = shared(Point::Checked);
+        drop(file(&vfs, &bob, b"tmp/new", 0o666));
+        let moved = vfs.rename(&bob, (ROOT, b"tmp/new"), (ROOT, b"tmp/swapped"), 0);
+        holds(is_owned_by(&vfs, b"tmp/swapped", 1001), "a file of somebody else was replaced in a sticky directory")?;
+        is_refused(moved, Errno::PERM, "the second look allowed it")
+    }
+    is_caught(Mutant::RenamedUnseen, moved);
+    is_caught(Mutant::RenamedUnseen, replaced);
+}
+
+#[test]
+fn what_only_the_kernel_knows_is_left_to_it() {
+    fn absolute() -> std::result::Result<(), String> {
+        let vfs = empty();
+        directory(&vfs, &root(), b"etc", 0o755);
+        drop(file(&vfs, &root(), b"etc/passwd", 0o644));
+        link(&vfs, b"/etc/passwd", b"l");
+        let opened = vfs.open(&root(), ROOT, b"l", libc::O_RDONLY, 0);
+        is_crossed(opened, Why::Absolute, "an absolute link led into the file system")
+    }
+    fn mounted_on() -> std::result::Result<(), String> {
+        let vfs = empty();
+        directory(&vfs, &root(), b"d", 0o755);
+        let covered = vfs.stat(&root(), Subject::followed(ROOT, b"d")).expect("there").inode.get();
+        let process = Process { mount_points: [InodeNumber::new(covered)].into(), ..root() };
+        is_crossed(vfs.make_directory(&process, ROOT, b"d/new", 0o755), Why::MountPoint, "a name was made below a mount point")?;
+        holds(!exists(&vfs, b"d/new"), "something has changed")
+    }
+    fn special() -> std::result::Result<(), String> {
+        let vfs = empty();
+        vfs.make_node(&root(), ROOT, b"pipe", 0o010_600, 0).expect("made");
+        is_crossed(vfs.open(&root(), ROOT, b"pipe", libc::O_RDONLY, 0), Why::SpecialFile, "a pipe was opened as a file")
+    }
+    is_caught(Mutant::AbsoluteStaysHere, absolute);
+    is_caught(Mutant::MountPointPassed, mounted_on);
+    is_caught(Mutant::SpecialOpened, special);
+}
+
+/// A program of user 1001 with capabilities and set-user-id, open for writing by root.
+fn program(vfs: &Vfs) -> OpenFile {
+    const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let opened = file(vfs, &user(1001, &[]), b"program", 0o644);
+    vfs.change_mode(&root(), Subject::followed(ROOT, b"program"), 0o4777).expect("changed");
+    vfs.set_extended_attribute(&root(), Subject::followed(ROOT, b"program"), b"security.capability", &CAPABILITY, 0).expect("set");
+    opened
+}
+
+fn has_capability(vfs: &Vfs) -> bool {
+    vfs.extended_attribute(&root(), Subject::followed(ROOT, b"program"), b"security.capability").is_ok()
+}
+
+#[test]
+fn privileges_go_before_the_data_changes() {
+    fn scene() -> std::result::Result<(), String> {
+        let vfs = empty();
+        let opened = program(&vfs);
+        let seen = std::rc::Rc::new(std::cell::Cell::new(None));
+        let at_write = std::rc::Rc::clone(&seen);
+        at_point(Point::Written, &vfs, move |vfs| at_write.set(Some(has_capability(vfs))));
+        write(&vfs, &opened, b"other code");
+        holds(seen.get() == Some(false), "other code had the capabilities of the program")
+    }
+    is_caught(Mutant::DataBeforePrivileges, scene);
+}
+
+#[test]
+fn every_change_takes_privileges() {
+    fn scene() -> std::result::Result<(), String> {
+        let vfs = empty();
+        let opened = program(&vfs);
+        write(&vfs, &opened, &[7; 10_000]);
+        vfs.change_mode(&root(), Subject::followed(ROOT, b"program"), 0o4777).expect("changed");
+        let punch = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as u32;
+        vfs.allocate(&user(1002, &[]), &opened, punch, 0, 4096).expect("punched");
+        let mode = support::mode(&vfs, b"program");
+        holds(mode == 0o777, "a hole was punched into a set-user-id program")
+    }
+    is_caught(Mutant::PrivilegesKept, scene);
+}
