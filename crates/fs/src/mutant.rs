@@ -71,6 +71,10 @@ pub enum Mutant {
     HomeNotInherited,
     /// [HX2] of `namespace/home_attribute.rs`: an attribute that is copied gives a file system the feature.
     FeatureByAttribute,
+    /// No bug: this build does not know homes, as older ones ([HX3] of `namespace/home_attribute.rs`).
+    HomesUnknown,
+    /// [HX3] of `namespace/home_attribute.rs`: an attribute that an older build stored is listed.
+    OldHomeShown,
     /// R8: a record is persisted before the pages of the memory zone that it names are fenced ([XI1] of `data/extent_io.rs`).
     HomePagesNotFenced,
     /// [BR4] of `index/runs.rs`: a block of a run gets a record of its own, and the run keeps the block too.

@@ -1,8 +1,8 @@
 //! The extended attribute requests.
 
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{Error, HOME_ATTRIBUTE, Home, KNOWS_HOMES, Result, SetExtendedAttribute};
-use tandemfs_vfs::{attribute_mode, listed_names};
+use tandemfs_fs::{Result, SetExtendedAttribute};
+use tandemfs_vfs::{attribute_mode, listed_names, permit_home};
 use tandemfs_wire::{Errno, Operation, Reply, Request};
 
 use crate::attributes::inode;
@@ -60,20 +60,10 @@ impl Door {
         listed_names(&self.fs, inode(request.node), || Caller::of(request).is_trusted())
     }
 
-    /// Only the owner of a file gives it a place in the memory zone, which all users share. The kernel has checked that the caller may write
-    /// it, which is enough for another home.
-    fn check_home(&self, request: &Request<'_>, name: &[u8], value: &[u8]) -> Result<()> {
-        if !KNOWS_HOMES || name != HOME_ATTRIBUTE || value != Home::Memory.name().as_bytes() {
-            return Ok(());
-        }
-        let owner = self.fs.attributes(inode(request.node))?.uid;
-        if Caller::of(request).is_owner(owner) { Ok(()) } else { Err(Error::NotOwner) }
-    }
-
     /// Sets an attribute with the flags of setxattr(2). An old kernel does not say whether an access control list takes the set-group-id bit.
     fn set_attribute(&self, request: &Request<'_>, (name, value): (&[u8], &[u8]), flags: u32, acl_kill_sgid: Option<bool>) -> Result<()> {
         let (file, flags) = (inode(request.node), flags.cast_signed());
-        self.check_home(request, name, value)?;
+        permit_home(&self.fs, file, name, value, |owner| Caller::of(request).is_owner(owner))?;
         let mode = attribute_mode(&self.fs, file, name, flags)?;
         let kill_set_group_id = match acl_kill_sgid {
             _ if name != ACCESS_LIST => false,

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::attributes::{ATTRIBUTE_NAME_MAX, ATTRIBUTE_VALUE_MAX};
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{AccessList, Attributes, Error, FileSystem, SetAttributeMode, SetExtendedAttribute};
+use tandemfs_fs::{AccessList, Attributes, Error, FileSystem, HOME_ATTRIBUTE, Home, KNOWS_HOMES, SetAttributeMode, SetExtendedAttribute};
 
 use crate::Vfs;
 use crate::attributes::Subject;
@@ -55,6 +55,22 @@ pub fn listed_names(fs: &FileSystem, file: InodeNumber, is_trusted: impl FnOnce(
         names.extend_from_slice(&trusted);
     }
     Ok(names)
+}
+
+/// Only the owner of a file gives it a place in the memory zone, which all users share. Whoever may write it may give it another home.
+/// `is_owner`, whether the caller counts as this user, is asked only if it matters.
+///
+/// # Errors
+/// `NotOwner` and those of reading the attributes.
+pub fn permit_home(
+    fs: &FileSystem,
+    file: InodeNumber,
+    name: &[u8],
+    value: &[u8],
+    is_owner: impl FnOnce(u32) -> bool,
+) -> tandemfs_fs::Result<()> {
+    let takes_memory = KNOWS_HOMES && name == HOME_ATTRIBUTE && value == Home::Memory.name().as_bytes();
+    if !takes_memory || is_owner(fs.attributes(file)?.uid) { Ok(()) } else { Err(Error::NotOwner) }
 }
 
 fn is_list(name: &[u8]) -> bool {
@@ -115,6 +131,7 @@ impl Vfs {
         permit_security(who, name)?;
         self.must_have_attributes()?;
         self.leaves_reserve_to_names(who)?;
+        permit_home(&self.fs, node.number(), name, value, |owner| who.owns(owner))?;
         let mode = attribute_mode(&self.fs, node.number(), name, flags)?;
         Ok(self.fs.set_extended_attribute(node.number(), name, value, SetExtendedAttribute { mode, kill_set_group_id: false })?)
     }

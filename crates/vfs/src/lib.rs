@@ -50,7 +50,7 @@ pub use attributes::{SetTimes, Subject, TimeToSet};
 pub use caches::{Caches, Change};
 pub use credentials::{Capabilities, Capability, Credentials, Process};
 pub use errno::{errno, is_failure};
-pub use extended_attributes::{attribute_mode, listed_names};
+pub use extended_attributes::{attribute_mode, listed_names, permit_home};
 pub use file::{OpenFile, Seek};
 pub use flags::{allocate_mode, rename_mode};
 pub use names::new_inode;

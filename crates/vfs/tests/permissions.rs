@@ -221,3 +221,20 @@ fn each_namespace_of_attributes_has_its_users() {
     refused(vfs.extended_attribute(&root(), of_link, ACCESS), Errno::OPNOTSUPP);
     refused(vfs.remove_extended_attribute(&other, of_link, ACCESS), Errno::OPNOTSUPP);
 }
+
+#[test]
+fn the_owner_alone_gives_a_file_a_place_in_the_memory_zone() {
+    let vfs = empty();
+    vfs.file_system().enable_homes().expect("has homes");
+    let (owner, other) = (user(1001, &[]), user(1002, &[]));
+    drop(file(&vfs, &owner, b"f", 0o666));
+    let set = |process: &Process, home: &[u8]| vfs.set_extended_attribute(process, at(b"f"), b"user.tandemfs.home", home, 0);
+    refused(set(&other, b"memory"), Errno::PERM);
+    set(&owner, b"memory").expect("hers");
+    set(&other, b"block").expect("who may write gives it another home");
+    set(&with_capability(1002, Capability::Fowner), b"memory").expect("counts as the owner");
+    set(&owner, b"block").expect("hers");
+    vfs.change_mode(&owner, at(b"f"), 0o644).expect("changed");
+    refused(set(&other, b"block"), Errno::ACCESS);
+    set(&root(), b"memory").expect("counts as the owner");
+}

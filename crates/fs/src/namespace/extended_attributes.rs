@@ -133,7 +133,8 @@ impl FileSystem {
             }
             for attribute in &set.list {
                 let name = attribute.full_name();
-                if HomeAttribute::named(&name).is_none() {
+                // [HX3]
+                if HomeAttribute::named(&name).is_none() || on(Mutant::OldHomeShown) {
                     each(&name, attribute.value.length());
                 }
             }

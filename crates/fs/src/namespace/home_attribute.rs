@@ -34,6 +34,7 @@ impl HomeAttribute {
     /// The attribute with a full name; `None` if it is one like all others.
     pub(super) fn named(name: &[u8]) -> Option<Self> {
         match name {
+            _ if on(Mutant::HomesUnknown) => None, // [HX3]
             HOME_ATTRIBUTE if KNOWS_HOMES => Some(Self::Home),
             HOME_LEFT_ATTRIBUTE if KNOWS_HOMES => Some(Self::Left),
             _ => None,
