@@ -1,0 +1,114 @@
+//! Finding the daemon of a mount and greeting it.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    SocketAddrUnix, SocketFlags, SocketType,
+};
+use tandemfs_protocol::{GREETING_BYTES, Hello, Reception, VERSION, Welcome, socket};
+use tandemfs_ring::Client;
+
+use crate::ConnectError;
+use crate::mountinfo::{Mounted, mounted};
+
+/// How long a daemon may take for its greeting.
+const GREETING_WAIT: Duration = Duration::from_secs(5);
+/// Descriptors of a welcome: arena, word file, perhaps an eventfd.
+const DESCRIPTORS_MAX: usize = 3;
+
+/// The socket of the daemon of a mount, and the root of the mount, which shows the daemon that this process can reach it.
+pub(crate) fn find(directory: &Path) -> Result<(OwnedFd, OwnedFd), ConnectError> {
+    let (mount, root) = mount_of(directory)?;
+    if let Some(what) = mount.objection {
+        return Err(ConnectError::NotEntered { directory: directory.into(), what });
+    }
+    let (prefix, mut foreign) = (socket::prefix(mount.major, mount.minor), None);
+    for place in socket::directories(mount.user) {
+        let Ok(entries) = std::fs::read_dir(&place) else { continue };
+        let names = entries.flatten().filter(|entry| entry.file_name().as_encoded_bytes().starts_with(prefix.as_bytes()));
+        for entry in names {
+            // A daemon that was killed leaves its socket behind.
+            let Ok(found) = connect_to(&entry.path()) else { continue };
+            let uid = socket_peercred(&found)?.uid.as_raw();
+            match uid == mount.user {
+                true => return Ok((found, root)),
+                false => foreign = Some(ConnectError::Foreign { found: uid, expected: mount.user }),
+            }
+        }
+    }
+    Err(foreign.unwrap_or_else(|| ConnectError::NoDoor(directory.into())))
+}
+
+/// The mount whose root a directory is. The daemon is not asked: the kernel knows device and mount id.
+fn mount_of(directory: &Path) -> Result<(Mounted, OwnedFd), ConnectError> {
+    let opened = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = rustix::fs::statx(&opened, "", flags, StatxFlags::MNT_ID)?;
+    let mount = mounted(&std::fs::read("/proc/self/mountinfo")?, found.stx_mnt_id);
+    let mount = mount.ok_or_else(|| ConnectError::NotMounted(directory.into()))?;
+    let is_root = found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
+    if is_root { Ok((mount, opened)) } else { Err(ConnectError::NotRoot(directory.into())) }
+}
+
+fn connect_to(path: &Path) -> Result<OwnedFd, Errno> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    set_timeouts(&socket)?;
+    let address = SocketAddrUnix::new(path)?;
+    retry_on_intr(|| rustix::net::connect(&socket, &address))?;
+    Ok(socket)
+}
+
+fn set_timeouts(socket: &OwnedFd) -> Result<(), Errno> {
+    set_socket_timeout(socket, Timeout::Send, Some(GREETING_WAIT))?;
+    set_socket_timeout(socket, Timeout::Recv, Some(GREETING_WAIT))
+}
+
+fn send_hello(socket: &OwnedFd, root: BorrowedFd<'_>, hello: Hello) -> Result<(), Errno> {
+    let (bytes, shown) = (hello.encode(), [root]);
+    retry_on_intr(|| {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !control.push(SendAncillaryMessage::ScmRights(&shown)) {
+            return Err(Errno::NOBUFS);
+        }
+        rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).map(drop)
+    })
+}
+
+/// Greets the daemon at the other end of a socket and maps what it sends.
+pub(crate) fn greet(socket: OwnedFd, root: BorrowedFd<'_>, hello: Hello) -> Result<(Client, Welcome), ConnectError> {
+    set_timeouts(&socket)?;
+    send_hello(&socket, root, hello)?;
+    let mut bytes = [0; GREETING_BYTES + 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let length =
+        retry_on_intr(|| rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC))?.bytes;
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    if length == 0 {
+        return Err(ConnectError::Protocol("it closed the connection"));
+    }
+    let welcome = match Reception::decode(&bytes[..length])? {
+        Reception::Welcome(welcome) => welcome,
+        Reception::Refusal(refusal) if refusal.version != VERSION => return Err(ConnectError::Version { found: refusal.version }),
+        Reception::Refusal(refusal) => return Err(ConnectError::Refused { errno: refusal.errno, sentence: refusal.sentence }),
+    };
+    let mut descriptors = descriptors.into_iter();
+    let (Some(arena), Some(words), bell) = (descriptors.next(), descriptors.next(), descriptors.next()) else {
+        return Err(ConnectError::Protocol("a welcome without shared memory"));
+    };
+    Ok((Client::map(arena.as_fd(), words.as_fd(), bell, Some(socket))?, welcome))
+}

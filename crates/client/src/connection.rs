@@ -1,0 +1,186 @@
+//! A connection: its slots, and one call.
+
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+use rustix::io::Errno;
+use tandemfs_protocol::{Operation, Outcome, TEXT_BYTES_MAX, TRANSFER_BYTES_MAX, Text, Welcome};
+use tandemfs_ring::{Answer, Attributes, Buffer, Client, NAME_BYTES_MAX, SLOTS_MAX, Slot};
+
+use crate::area::{Piece, Waiting};
+use crate::{Error, Options, Result};
+
+/// Most shared memory that a slot keeps between calls, for texts and small data.
+const KEPT_BYTES_MAX: u64 = 16 << 10;
+/// Parts of a buffer begin at its multiples.
+const ALIGNMENT: u32 = 64;
+
+/// A number for each thread, so that each begins its search for a slot at another one.
+fn thread_number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed));
+    NUMBER.with(|number| *number)
+}
+
+/// A slot, claimed when it is first needed, and the memory that it keeps.
+#[derive(Debug, Default)]
+struct Locker {
+    slot: Option<Slot>,
+    kept: Option<Buffer>,
+}
+
+/// A connection of this process to a daemon.
+#[derive(Debug)]
+pub struct Connection {
+    ring: Client,
+    /// Operations that the daemon serves.
+    operations: u64,
+    /// Most bytes of a request that reads or writes.
+    pub(crate) transfer_bytes: u32,
+    kept_bytes: u32,
+    lockers: Box<[Mutex<Locker>]>,
+    waiting: Waiting,
+    memory_wait: std::time::Duration,
+    pub(crate) umask: AtomicU16,
+}
+
+impl Connection {
+    pub(crate) fn new(ring: Client, welcome: Welcome, options: &Options, umask: u16) -> Self {
+        let slots = welcome.slots.clamp(1, SLOTS_MAX);
+        let kept = (welcome.data_bytes / (2 * u64::from(slots))).min(KEPT_BYTES_MAX) as u32;
+        Self {
+            ring,
+            operations: welcome.operations,
+            transfer_bytes: welcome.transfer_bytes_max.clamp(1, TRANSFER_BYTES_MAX),
+            kept_bytes: kept / ALIGNMENT * ALIGNMENT,
+            lockers: (0..slots).map(|_| Mutex::default()).collect(),
+            waiting: Waiting::default(),
+            memory_wait: options.memory_wait,
+            umask: AtomicU16::new(umask & 0o777),
+        }
+    }
+
+    /// Begins a call: the thread's own slot, or one that is free, or, if all are in use, the next.
+    pub(crate) fn begin(&self) -> Result<Call<'_>> {
+        let (count, first) = (self.lockers.len(), thread_number());
+        let free = (0..count).find_map(|step| self.lockers[(first + step) % count].try_lock());
+        let mut locker = free.unwrap_or_else(|| self.lockers[first % count].lock());
+        if locker.slot.is_none() {
+            locker.slot = Some(self.ring.slot().ok_or(Errno::NOMEM)?);
+        }
+        Ok(Call { connection: self, locker, used: 0, buffers: Vec::new() })
+    }
+}
+
+/// A call: a slot and memory, given back at its end.
+pub(crate) struct Call<'c> {
+    connection: &'c Connection,
+    locker: MutexGuard<'c, Locker>,
+    /// Bytes in use of what the slot keeps.
+    used: u32,
+    buffers: Vec<Buffer>,
+}
+
+impl Call<'_> {
+    /// Memory for so many bytes.
+    pub(crate) fn room(&mut self, bytes: usize) -> Result<Piece> {
+        self.take(u32::try_from(bytes).map_err(|_| Errno::NOMEM)?, false)
+    }
+
+    /// Memory for as many bytes of a transfer as one request may have and as there is memory for.
+    pub(crate) fn part_of(&mut self, bytes: usize) -> Result<Piece> {
+        let most = self.connection.transfer_bytes;
+        self.take(u32::try_from(bytes).map_or(most, |bytes| bytes.min(most)), true)
+    }
+
+    fn take(&mut self, bytes: u32, may_split: bool) -> Result<Piece> {
+        if bytes == 0 {
+            return Ok(Piece::none());
+        }
+        if bytes <= self.connection.kept_bytes - self.used {
+            let locker = &mut *self.locker;
+            if locker.kept.is_none() {
+                locker.kept = self.connection.ring.buffer(self.connection.kept_bytes);
+            }
+            if let Some(kept) = &locker.kept {
+                let piece = Piece::of(kept, None, self.used, bytes);
+                self.used = (self.used + bytes).next_multiple_of(ALIGNMENT).min(self.connection.kept_bytes);
+                return Ok(piece);
+            }
+        }
+        let buffer = self.connection.waiting.take(&self.connection.ring, bytes, may_split, self.connection.memory_wait)?;
+        let piece = Piece::of(&buffer, Some(self.buffers.len()), 0, buffer.range().length);
+        self.buffers.push(buffer);
+        Ok(piece)
+    }
+
+    fn buffer(&mut self, piece: Piece) -> Option<&mut Buffer> {
+        match piece.buffer {
+            Some(index) => self.buffers.get_mut(index),
+            None => self.locker.kept.as_mut(),
+        }
+    }
+
+    /// Copies bytes into the first part of a piece, which has room for them.
+    pub(crate) fn put(&mut self, piece: Piece, bytes: &[u8]) {
+        if let Some(buffer) = self.buffer(piece).filter(|_| !bytes.is_empty()) {
+            buffer.write(piece.from as usize, bytes);
+        }
+    }
+
+    /// Copies the first part of a piece out; `into` is not longer than the piece.
+    pub(crate) fn get(&mut self, piece: Piece, into: &mut [u8]) {
+        if let Some(buffer) = self.buffer(piece).filter(|_| !into.is_empty()) {
+            buffer.read(piece.from as usize, into);
+        }
+    }
+
+    /// As many bytes of a piece as an answer says ([CN1] of `lib.rs`).
+    pub(crate) fn returned(&mut self, answer: &Answer, piece: Piece) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; Outcome::bytes(answer, piece.range)? as usize];
+        self.get(piece, &mut bytes);
+        Ok(bytes)
+    }
+
+    /// A text of a request: in the slot, or else in memory.
+    pub(crate) fn text<'t>(&mut self, text: &'t [u8]) -> Result<Text<'t>> {
+        if text.len() <= NAME_BYTES_MAX {
+            return Ok(Text::Here(text));
+        }
+        if text.len() > TEXT_BYTES_MAX as usize {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        let piece = self.room(text.len())?;
+        self.put(piece, text);
+        Ok(Text::There(piece.range))
+    }
+
+    /// Sends a request and waits for its answer.
+    pub(crate) fn send(&mut self, operation: &Operation<'_>) -> Result<Answer> {
+        let number = operation.number();
+        if self.connection.operations & number.bit() == 0 {
+            return Err(Error::Crossed(crate::Crossed { why: crate::Why::NotServed, argument: 0 }));
+        }
+        let request = operation.encode().map_err(|_| Errno::NAMETOOLONG)?;
+        let slot = self.locker.slot.as_mut().ok_or(Errno::NOTCONN)?;
+        match Outcome::decode(slot.call(&request)?)? {
+            Outcome::Done(answer) => Ok(answer),
+            Outcome::Errno(number) => Err(Errno::from_raw_os_error(number).into()),
+            Outcome::Crossed(crossed) => Err(Error::Crossed(crossed)),
+        }
+    }
+
+    /// Sends a request whose answer has attributes.
+    pub(crate) fn send_for_attributes(&mut self, operation: &Operation<'_>) -> Result<Attributes> {
+        self.send(operation)?.attributes.ok_or(Errno::PROTO.into())
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        if !self.buffers.is_empty() {
+            self.buffers.clear();
+            self.connection.waiting.wake();
+        }
+    }
+}

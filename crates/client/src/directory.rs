@@ -1,0 +1,118 @@
+//! Listings.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStringExt;
+
+use rustix::io::Errno;
+use tandemfs_protocol::{Listing, Operation};
+
+use crate::tree::sealed::Base;
+use crate::{File, Result};
+
+/// Bytes of a piece of a listing.
+const PIECE_BYTES: usize = 32 << 10;
+
+/// An entry of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    name: OsString,
+    inode: u64,
+    cookie: u64,
+    kind: u8,
+}
+
+impl Entry {
+    /// Its name.
+    pub fn name(&self) -> &OsStr {
+        &self.name
+    }
+
+    /// Its inode.
+    pub fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// Where a listing goes on behind it, for [`Directory::seek`].
+    pub fn cookie(&self) -> u64 {
+        self.cookie
+    }
+
+    /// The type of the file: a `DT_` number of readdir(3).
+    pub fn kind(&self) -> u8 {
+        self.kind
+    }
+
+    /// Whether it is a directory.
+    pub fn is_directory(&self) -> bool {
+        const DIRECTORY: u8 = 4;
+        self.kind == DIRECTORY
+    }
+}
+
+/// The entries of a directory, with `.` and `..`, as an iterator. It ends behind the first error.
+#[derive(Debug)]
+pub struct Directory {
+    file: File,
+    /// What was copied out of the shared memory and not yet returned.
+    entries: VecDeque<Entry>,
+    cookie: u64,
+    is_at_end: bool,
+}
+
+impl Directory {
+    pub(crate) fn new(file: File) -> Self {
+        Self { file, entries: VecDeque::new(), cookie: 0, is_at_end: false }
+    }
+
+    /// Goes on behind an entry, by its cookie; 0 is the start.
+    pub fn seek(&mut self, cookie: u64) {
+        (self.cookie, self.is_at_end) = (cookie, false);
+        self.entries.clear();
+    }
+
+    /// The directory, as the place where paths begin.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Reads on; leaves no entries at the end.
+    fn fill(&mut self) -> Result<()> {
+        let mut call = self.file.connection().begin()?;
+        let into = call.part_of(PIECE_BYTES)?;
+        let operation = Operation::ReadDirectory { handle: self.file.handle(), cookie: self.cookie, into: into.range };
+        let answer = call.send(&operation)?;
+        let bytes = call.returned(&answer, into)?;
+        drop(call);
+        for entry in Listing::new(&bytes) {
+            let entry = entry?;
+            let name = OsString::from_vec(entry.name.to_vec());
+            self.entries.push_back(Entry { name, inode: entry.inode, cookie: entry.cookie, kind: entry.kind });
+        }
+        match self.entries.back() {
+            // A listing that stands still would not end.
+            Some(last) if last.cookie == self.cookie => Err(Errno::PROTO.into()),
+            Some(last) => {
+                self.cookie = last.cookie;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Iterator for Directory {
+    type Item = Result<Entry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.entries.is_empty() && !self.is_at_end {
+            let filled = self.fill();
+            self.is_at_end = filled.is_err() || self.entries.is_empty();
+            if let Err(error) = filled {
+                self.entries.clear();
+                return Some(Err(error));
+            }
+        }
+        self.entries.pop_front().map(Ok)
+    }
+}

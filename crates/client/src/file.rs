@@ -1,0 +1,322 @@
+//! Open files.
+
+use std::ffi::OsString;
+use std::sync::Arc;
+
+use rustix::io::{Errno, ReadWriteFlags};
+use tandemfs_protocol::{Handle, Operation, Outcome, Place, TimeToSet, Whence};
+use tandemfs_ring::{Answer, Attributes};
+
+use crate::connection::Connection;
+use crate::subject::{Name, Target};
+use crate::tree::{names_of, sealed::Base};
+use crate::{Error, Result};
+
+/// Most bytes of a call, as the kernel's limit.
+const CALL_BYTES_MAX: usize = 0x7fff_f000;
+
+/// An open file. It is closed when it is dropped. An open directory is a place where paths begin: see [`Tree`](crate::Tree).
+///
+/// There is no offset: each call says where. With O_APPEND ([`OpenOptions::append`](crate::OpenOptions::append)), writes go to the end
+/// whatever they say, as on Linux.
+#[derive(Debug)]
+pub struct File {
+    connection: Arc<Connection>,
+    handle: Handle,
+    is_open: bool,
+}
+
+fn offset_of(offset: u64) -> Result<i64> {
+    offset.try_into().map_err(|_| Errno::INVAL.into())
+}
+
+/// A transfer in pieces: as a system call, what was done before an error counts more than the error.
+fn in_pieces(length: usize, mut piece: impl FnMut(usize) -> Result<(usize, usize)>) -> Result<usize> {
+    let mut done = 0;
+    loop {
+        match piece(done) {
+            Ok((moved, asked)) => {
+                done += moved;
+                if moved < asked || done >= length || moved == 0 {
+                    return Ok(done);
+                }
+            }
+            Err(_) if done > 0 => return Ok(done),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+impl File {
+    pub(crate) fn new(connection: Arc<Connection>, handle: Handle) -> Self {
+        Self { connection, handle, is_open: true }
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        self.handle
+    }
+
+    fn send(&self, operation: &Operation<'_>) -> Result<Answer> {
+        self.connection.begin()?.send(operation)
+    }
+
+    fn target(&self) -> Target<'_> {
+        Target { connection: &self.connection, name: Name::Open(self.handle) }
+    }
+
+    /// Reads at an offset; returns how many bytes, 0 at the end.
+    ///
+    /// # Errors
+    /// As pread(2).
+    pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
+        let length = into.len().min(CALL_BYTES_MAX);
+        let into = &mut into[..length];
+        in_pieces(length, |done| {
+            let offset = offset_of(offset.checked_add(done as u64).ok_or(Errno::INVAL)?)?;
+            let mut call = self.connection.begin()?;
+            let piece = call.part_of(length - done)?;
+            let answer = call.send(&Operation::Read { handle: self.handle, offset, into: piece.range })?;
+            let moved = Outcome::bytes(&answer, piece.range)? as usize;
+            call.get(piece, &mut into[done..done + moved]);
+            Ok((moved, piece.range.length as usize))
+        })
+    }
+
+    /// Reads exactly as many bytes as there is room for.
+    ///
+    /// # Errors
+    /// As [`File::read_at`]; `ENODATA` if the file ends before.
+    pub fn read_exact_at(&self, into: &mut [u8], offset: u64) -> Result<()> {
+        let mut done = 0;
+        while done < into.len() {
+            match self.read_at(&mut into[done..], offset + done as u64)? {
+                0 => return Err(Errno::NODATA.into()),
+                moved => done += moved,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes at an offset; returns how many bytes. What is durable then is what the mount promises of a write in its mode.
+    ///
+    /// # Errors
+    /// As pwrite(2).
+    pub fn write_at(&self, from: &[u8], offset: u64) -> Result<usize> {
+        offset_of(offset)?;
+        self.write(from, ReadWriteFlags::empty(), |done| offset.checked_add(done as u64)).map(|(done, _)| done)
+    }
+
+    /// Writes all bytes at an offset.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub fn write_all_at(&self, from: &[u8], offset: u64) -> Result<()> {
+        let mut done = 0;
+        while done < from.len() {
+            match self.write_at(&from[done..], offset + done as u64)? {
+                0 => return Err(Errno::IO.into()),
+                moved => done += moved,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes at the end of the file; returns how many bytes, and the offset behind them. Up to
+    /// [`Mount::transfer_bytes_max`](crate::Mount::transfer_bytes_max) bytes no write of others comes between.
+    ///
+    /// # Errors
+    /// As pwritev2(2) with RWF_APPEND.
+    pub fn append(&self, from: &[u8]) -> Result<(usize, u64)> {
+        self.write(from, ReadWriteFlags::APPEND, |_| Some(0))
+    }
+
+    fn write(&self, from: &[u8], flags: ReadWriteFlags, offset_at: impl Fn(usize) -> Option<u64>) -> Result<(usize, u64)> {
+        let from = &from[..from.len().min(CALL_BYTES_MAX)];
+        let flags = flags.bits().cast_signed();
+        let mut end = 0;
+        let done = in_pieces(from.len(), |done| {
+            let offset = offset_of(offset_at(done).ok_or(Errno::FBIG)?)?;
+            let mut call = self.connection.begin()?;
+            let piece = call.part_of(from.len() - done)?;
+            let asked = piece.range.length as usize;
+            call.put(piece, &from[done..done + asked]);
+            let answer = call.send(&Operation::Write { handle: self.handle, offset, from: piece.range, flags })?;
+            end = answer.further;
+            Ok((Outcome::bytes(&answer, piece.range)? as usize, asked))
+        })?;
+        Ok((done, end))
+    }
+
+    /// fstat(2).
+    ///
+    /// # Errors
+    /// As fstat(2).
+    pub fn attributes(&self) -> Result<Attributes> {
+        self.target().attributes()
+    }
+
+    /// ftruncate(2).
+    ///
+    /// # Errors
+    /// As ftruncate(2).
+    pub fn set_length(&self, length: u64) -> Result<()> {
+        self.target().set_length(length)
+    }
+
+    /// fsync(2).
+    ///
+    /// # Errors
+    /// As fsync(2).
+    pub fn sync_all(&self) -> Result<()> {
+        self.send(&Operation::Sync { handle: self.handle, data_only: false }).map(drop)
+    }
+
+    /// fdatasync(2).
+    ///
+    /// # Errors
+    /// As fdatasync(2).
+    pub fn sync_data(&self) -> Result<()> {
+        self.send(&Operation::Sync { handle: self.handle, data_only: true }).map(drop)
+    }
+
+    /// fallocate(2), with its flags.
+    ///
+    /// # Errors
+    /// As fallocate(2).
+    pub fn allocate(&self, flags: u32, offset: u64, length: u64) -> Result<()> {
+        let (offset, length) = (offset_of(offset)?, offset_of(length)?);
+        self.send(&Operation::Allocate { handle: self.handle, flags, offset, length }).map(drop)
+    }
+
+    /// The next byte at or behind an offset that may have been written: SEEK_DATA.
+    ///
+    /// # Errors
+    /// `ENXIO` if there is none.
+    pub fn seek_data(&self, offset: u64) -> Result<u64> {
+        self.seek(offset, Whence::Data)
+    }
+
+    /// The next hole at or behind an offset: SEEK_HOLE. The end of the file counts as one.
+    ///
+    /// # Errors
+    /// `ENXIO` behind the end.
+    pub fn seek_hole(&self, offset: u64) -> Result<u64> {
+        self.seek(offset, Whence::Hole)
+    }
+
+    fn seek(&self, offset: u64, whence: Whence) -> Result<u64> {
+        let offset = offset_of(offset)?;
+        Ok(self.send(&Operation::Seek { handle: self.handle, offset, whence })?.value)
+    }
+
+    /// copy_file_range(2); returns how much was copied, which may be less than asked for.
+    ///
+    /// # Errors
+    /// As copy_file_range(2); `EXDEV` for a file of another connection.
+    pub fn copy_range(&self, offset: u64, target: &Self, target_offset: u64, length: u64) -> Result<u64> {
+        if !Arc::ptr_eq(&self.connection, &target.connection) {
+            return Err(Errno::XDEV.into());
+        }
+        let (from, to) = ((self.handle, offset_of(offset)?), (target.handle, offset_of(target_offset)?));
+        match self.send(&Operation::CopyRange { from, to, length, flags: 0 })?.value {
+            copied if copied <= length => Ok(copied),
+            _ => Err(Errno::PROTO.into()),
+        }
+    }
+
+    /// fchmod(2).
+    ///
+    /// # Errors
+    /// As fchmod(2).
+    pub fn set_mode(&self, mode: u32) -> Result<()> {
+        self.target().set_mode(mode)
+    }
+
+    /// fchown(2).
+    ///
+    /// # Errors
+    /// As fchown(2).
+    pub fn set_owner(&self, user: Option<u32>, group: Option<u32>) -> Result<()> {
+        self.target().set_owner(user, group)
+    }
+
+    /// futimens(3).
+    ///
+    /// # Errors
+    /// As futimens(3).
+    pub fn set_times(&self, accessed: TimeToSet, modified: TimeToSet) -> Result<()> {
+        self.target().set_times(accessed, modified)
+    }
+
+    /// fgetxattr(2).
+    ///
+    /// # Errors
+    /// As fgetxattr(2).
+    pub fn extended_attribute(&self, name: &[u8]) -> Result<Vec<u8>> {
+        self.target().extended_attribute(name)
+    }
+
+    /// flistxattr(2).
+    ///
+    /// # Errors
+    /// As flistxattr(2).
+    pub fn extended_attributes(&self) -> Result<Vec<OsString>> {
+        Ok(names_of(&self.target().extended_attributes()?))
+    }
+
+    /// fsetxattr(2), with its flags.
+    ///
+    /// # Errors
+    /// As fsetxattr(2).
+    pub fn set_extended_attribute(&self, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
+        self.target().set_extended_attribute(name, value, flags)
+    }
+
+    /// fremovexattr(2).
+    ///
+    /// # Errors
+    /// As fremovexattr(2).
+    pub fn remove_extended_attribute(&self, name: &[u8]) -> Result<()> {
+        self.target().remove_extended_attribute(name)
+    }
+
+    /// fcntl(2) with F_SETFL.
+    ///
+    /// # Errors
+    /// As fcntl(2).
+    pub fn set_flags(&self, flags: i32) -> Result<()> {
+        self.send(&Operation::SetFlags { handle: self.handle, flags }).map(drop)
+    }
+
+    /// Closes the file and says what went wrong, which a drop does not.
+    ///
+    /// # Errors
+    /// As close(2). The file is closed in any case.
+    pub fn close(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        match std::mem::take(&mut self.is_open) {
+            true => self.send(&Operation::Close { handle: self.handle }).map(drop),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // The daemon closes the files of a connection that ended by itself.
+        let _closed_or_ended: std::result::Result<(), Error> = self.end();
+    }
+}
+
+impl Base for File {
+    fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    fn place(&self) -> Place {
+        Place::Open(self.handle)
+    }
+}

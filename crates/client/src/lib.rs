@@ -1,0 +1,67 @@
+//! Files of a mounted TandemFS by shared memory. A call crosses no kernel while the daemon of the mount looks for requests; otherwise the
+//! daemon is woken. What a call says, and what is durable when it returns, is what the mount would say.
+//!
+//! * [`Mount::connect`] enters the direct door of a mount (`tandemfs mount -o direct`).
+//! * [`Tree`]: calls by path, relative to the root of the mount, or to an open directory.
+//! * [`File`]: an open file, [`Directory`]: a listing.
+//!
+//! Several threads may use a [`Mount`] and its files at once; each thread gets a slot of its own while there are enough.
+//!
+//! # Example
+//!
+//! This is `examples/notes.rs`. As a test of this page it runs on the mount that `TANDEMFS_DIRECT_MOUNT` names, if it names one.
+//!
+//! ```
+#![doc = include_str!("../examples/notes.rs")]
+//! ```
+//!
+//! # Errors
+//!
+//! [`Error::Errno`] has what a system call on the mount would return, and besides
+//!
+//! | errno | meaning |
+//! |---|---|
+//! | `ENOTCONN` | the daemon has ended, or it has closed this connection |
+//! | `ENOMEM` | the shared memory of this connection is in use by other calls, and stayed so for [`Options::memory_wait`] |
+//! | `EPROTO` | the daemon returned what no daemon returns |
+//!
+//! [`Error::Crossed`] says that only the kernel can do a call: an absolute link, `..` above the root, something mounted inside, a device or a
+//! pipe. Nothing has changed; make the call by the path of the mount.
+//!
+//! # Limits
+//!
+//! * A read or write of more than 1 MiB ([`Mount::transfer_bytes_max`]) is several requests, one after the other. Each is atomic as
+//!   `docs/SEMANTICS.md` says of a write by the library; an append of more than that may have bytes of others between its pieces.
+//! * The shared memory is not inherited by a forked child: a child must not use the connection of its parent. It may connect anew.
+//! * Not for signal handlers.
+//!
+//! [CN1] The client does not trust the daemon with its own memory either: each length that an answer has is held against what the call
+//!       provided before a byte is copied, and entries of a listing are taken out of a private copy. A reply that does not fit is `EPROTO`.
+//! [CN2] Nothing waits without an end while the daemon is alive and answers: shared memory is waited for at most [`Options::memory_wait`].
+//!       A daemon that ends wakes every call (`ENOTCONN`).
+//!
+//! *Architecture invariant:* no descriptor but those of the connection; nothing of the file system but the protocol.
+
+#![forbid(unsafe_code)]
+
+mod area;
+mod connect;
+mod connection;
+mod directory;
+mod error;
+mod file;
+mod mount;
+mod mountinfo;
+mod open_options;
+mod subject;
+mod tree;
+
+pub use directory::{Directory, Entry};
+pub use error::{ConnectError, Error, Result};
+pub use file::File;
+pub use mount::{Mount, Options};
+pub use open_options::OpenOptions;
+pub use rustix::io::Errno;
+pub use tandemfs_protocol::{Crossed, Space, TimeToSet, VERSION, Why};
+pub use tandemfs_ring::{Attributes, Time};
+pub use tree::Tree;

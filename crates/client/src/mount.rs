@@ -1,0 +1,121 @@
+//! A connection to a mount, and its properties.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tandemfs_protocol::{Hello, Operation, Place, SPACE_BYTES, Space};
+
+use crate::connect::{find, greet};
+use crate::connection::Connection;
+use crate::tree::sealed::Base;
+use crate::{ConnectError, Result};
+
+/// What a connection asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Threads that may have a request in flight at once, 1 to 64; further ones wait for each other. The daemon may give fewer.
+    pub slots: u32,
+    /// Bytes of shared memory for data, in whole pages. The daemon may give less.
+    pub data_bytes: u64,
+    /// How long a call waits for shared memory that other calls have, before it fails with `ENOMEM`.
+    pub memory_wait: Duration,
+    /// Permissions that new files do not get; `None` for those of the process at the time of the connection.
+    pub umask: Option<u16>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { slots: 32, data_bytes: 8 << 20, memory_wait: Duration::from_secs(1), umask: None }
+    }
+}
+
+/// A connection to a mounted TandemFS, for all threads of this process. Clones share it; the last one, and the last file of it, ends it.
+/// Paths of [`Tree`](crate::Tree) begin at the root of the mount.
+#[derive(Debug, Clone)]
+pub struct Mount(Arc<Connection>);
+
+/// The umask of this process; that of most users if `/proc` does not say it.
+fn umask_of_process() -> u16 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    line.and_then(|octal| u16::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0o022)
+}
+
+impl Mount {
+    /// Connects to the mount whose mountpoint is given.
+    ///
+    /// # Errors
+    /// [`ConnectError`], each of which says what is the matter in a sentence. The mount itself can still be used.
+    pub fn connect(directory: impl AsRef<Path>) -> std::result::Result<Self, ConnectError> {
+        Self::connect_with(directory, &Options::default())
+    }
+
+    /// As [`Mount::connect`], with other options.
+    ///
+    /// # Errors
+    /// As [`Mount::connect`].
+    pub fn connect_with(directory: impl AsRef<Path>, options: &Options) -> std::result::Result<Self, ConnectError> {
+        let (socket, root) = find(directory.as_ref())?;
+        Self::over(socket, root, options)
+    }
+
+    /// Connects by a socket to the daemon that nothing was said on yet. `root` is the root directory of the mount, opened with O_PATH.
+    ///
+    /// # Errors
+    /// As [`Mount::connect`].
+    pub fn over(socket: OwnedFd, root: impl AsFd, options: &Options) -> std::result::Result<Self, ConnectError> {
+        let (ring, welcome) = greet(socket, root.as_fd(), Hello::new(options.slots, options.data_bytes))?;
+        let umask = options.umask.unwrap_or_else(umask_of_process);
+        Ok(Self(Arc::new(Connection::new(ring, welcome, options, umask))))
+    }
+
+    /// Asks the daemon for nothing: whether it is there.
+    ///
+    /// # Errors
+    /// `ENOTCONN`.
+    pub fn ping(&self) -> Result<()> {
+        self.0.begin()?.send(&Operation::Nothing).map(drop)
+    }
+
+    /// What statfs(2) shows.
+    ///
+    /// # Errors
+    /// As statfs(2).
+    pub fn space(&self) -> Result<Space> {
+        let mut call = self.0.begin()?;
+        let into = call.room(SPACE_BYTES)?;
+        let answer = call.send(&Operation::FileSystemSpace { into: into.range })?;
+        Ok(Space::decode(&call.returned(&answer, into)?)?)
+    }
+
+    /// syncfs(2).
+    ///
+    /// # Errors
+    /// As syncfs(2).
+    pub fn sync(&self) -> Result<()> {
+        self.0.begin()?.send(&Operation::SyncFileSystem).map(drop)
+    }
+
+    /// Permissions that files made from now on do not get. The connection does not follow umask(2).
+    pub fn set_umask(&self, umask: u16) {
+        self.0.umask.store(umask & 0o777, Ordering::Relaxed);
+    }
+
+    /// Most bytes that one request reads or writes; longer transfers are several.
+    pub fn transfer_bytes_max(&self) -> u32 {
+        self.0.transfer_bytes
+    }
+}
+
+impl Base for Mount {
+    fn connection(&self) -> &Arc<Connection> {
+        &self.0
+    }
+
+    fn place(&self) -> Place {
+        Place::Root
+    }
+}

@@ -1,0 +1,111 @@
+//! What can be asked of a file by its path and by its open file alike.
+
+use rustix::io::Errno;
+use tandemfs_protocol::{Operation, Place, Subject, TimeToSet};
+use tandemfs_ring::Attributes;
+
+use crate::Result;
+use crate::connection::{Call, Connection};
+
+/// Room for attributes at the first try; most values are short.
+const ATTRIBUTE_ROOM: usize = 1024;
+/// Most times that an attribute is asked for again because it has grown meanwhile.
+const TRIES_MAX: usize = 16;
+
+/// The file of a call.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) connection: &'a Connection,
+    pub(crate) name: Name<'a>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Name<'a> {
+    Path { at: Place, path: &'a [u8], flags: i32 },
+    Open(tandemfs_protocol::Handle),
+}
+
+impl<'a> Target<'a> {
+    fn begin(self) -> Result<(Call<'a>, Subject<'a>)> {
+        let mut call = self.connection.begin()?;
+        let subject = match self.name {
+            Name::Open(handle) => Subject::Open(handle),
+            Name::Path { at, path, flags } => Subject::Path { at, path: call.text(path)?, flags },
+        };
+        Ok((call, subject))
+    }
+
+    fn done(self, operation: impl FnOnce(Subject<'a>) -> Operation<'a>) -> Result<()> {
+        let (mut call, subject) = self.begin()?;
+        call.send(&operation(subject)).map(drop)
+    }
+
+    pub(crate) fn attributes(self) -> Result<Attributes> {
+        let (mut call, subject) = self.begin()?;
+        call.send_for_attributes(&Operation::Stat { subject })
+    }
+
+    pub(crate) fn access(self, mode: u32, effective: bool) -> Result<()> {
+        self.done(|subject| Operation::Access { subject, mode, effective })
+    }
+
+    pub(crate) fn set_length(self, length: u64) -> Result<()> {
+        let length = length.try_into().map_err(|_| Errno::FBIG)?;
+        self.done(|subject| Operation::Truncate { subject, length })
+    }
+
+    pub(crate) fn set_mode(self, mode: u32) -> Result<()> {
+        self.done(|subject| Operation::ChangeMode { subject, mode })
+    }
+
+    pub(crate) fn set_owner(self, user: Option<u32>, group: Option<u32>) -> Result<()> {
+        self.done(|subject| Operation::ChangeOwner { subject, user, group })
+    }
+
+    pub(crate) fn set_times(self, accessed: TimeToSet, modified: TimeToSet) -> Result<()> {
+        self.done(|subject| Operation::SetTimes { subject, accessed, modified })
+    }
+
+    pub(crate) fn remove_extended_attribute(self, name: &'a [u8]) -> Result<()> {
+        self.done(|subject| Operation::RemoveAttribute { subject, name })
+    }
+
+    pub(crate) fn set_extended_attribute(self, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
+        let (mut call, subject) = self.begin()?;
+        let piece = call.room(value.len())?;
+        call.put(piece, value);
+        call.send(&Operation::SetAttribute { subject, name, value: piece.range, flags }).map(drop)
+    }
+
+    pub(crate) fn extended_attribute(self, name: &[u8]) -> Result<Vec<u8>> {
+        self.of_any_length(|subject, into| Operation::GetAttribute { subject, name, into })
+    }
+
+    pub(crate) fn extended_attributes(self) -> Result<Vec<u8>> {
+        self.of_any_length(|subject, into| Operation::ListAttributes { subject, into })
+    }
+
+    /// Asks with a short buffer, and with one of the length that the daemon says if that was too short.
+    fn of_any_length<'o>(self, operation: impl Fn(Subject<'o>, tandemfs_ring::Range) -> Operation<'o>) -> Result<Vec<u8>>
+    where
+        'a: 'o,
+    {
+        let mut room = ATTRIBUTE_ROOM;
+        for _ in 0..TRIES_MAX {
+            let (mut call, subject) = self.begin()?;
+            let piece = call.room(room)?;
+            match call.send(&operation(subject, piece.range)) {
+                Ok(answer) if room > 0 => return call.returned(&answer, piece),
+                // Asked for the length alone.
+                Ok(answer) => match usize::try_from(answer.value) {
+                    Ok(0) => return Ok(Vec::new()),
+                    Ok(length) if length <= self.connection.transfer_bytes as usize => room = length,
+                    _ => return Err(Errno::PROTO.into()),
+                },
+                Err(error) if error.errno() == Some(Errno::RANGE) && room > 0 => room = 0,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Errno::RANGE.into())
+    }
+}

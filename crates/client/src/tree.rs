@@ -1,0 +1,280 @@
+//! Calls by path.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{AtFlags, OFlags};
+use rustix::io::Errno;
+use tandemfs_protocol::{Handle, Operation, TEXT_BYTES_MAX, TimeToSet};
+use tandemfs_ring::Attributes;
+
+use crate::subject::{Name, Target};
+use crate::{Directory, File, Result};
+
+pub(crate) mod sealed {
+    use std::sync::Arc;
+
+    use tandemfs_protocol::Place;
+
+    use crate::connection::Connection;
+
+    /// Where paths begin.
+    pub trait Base {
+        #[doc(hidden)]
+        fn connection(&self) -> &Arc<Connection>;
+        #[doc(hidden)]
+        fn place(&self) -> Place;
+    }
+}
+
+fn bytes(path: &(impl AsRef<Path> + ?Sized)) -> &[u8] {
+    path.as_ref().as_os_str().as_bytes()
+}
+
+fn raw(flags: AtFlags) -> i32 {
+    flags.bits().cast_signed()
+}
+
+fn target<'a>(tree: &'a (impl Tree + ?Sized), path: &'a (impl AsRef<Path> + ?Sized), flags: AtFlags) -> Target<'a> {
+    let name = Name::Path { at: tree.place(), path: bytes(path), flags: raw(flags) };
+    Target { connection: tree.connection(), name }
+}
+
+/// Names of a list, each followed by NUL.
+pub(crate) fn names_of(list: &[u8]) -> Vec<OsString> {
+    list.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(|name| OsString::from_vec(name.to_vec())).collect()
+}
+
+/// Calls by paths that begin at a [`Mount`](crate::Mount)'s root or in an open directory. Each is the system call of its documentation, with
+/// its errors.
+pub trait Tree: sealed::Base {
+    /// Opens a file for reading.
+    ///
+    /// # Errors
+    /// As openat(2).
+    fn open(&self, path: impl AsRef<Path>) -> Result<File> {
+        self.open_with(path, 0, 0)
+    }
+
+    /// Opens a file for writing; makes it if there is none, and empties it.
+    ///
+    /// # Errors
+    /// As openat(2).
+    fn create(&self, path: impl AsRef<Path>) -> Result<File> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+        self.open_with(path, flags.bits().cast_signed(), 0o666)
+    }
+
+    /// openat(2) with its flags and mode.
+    ///
+    /// # Errors
+    /// As openat(2).
+    fn open_with(&self, path: impl AsRef<Path>, flags: i32, mode: u32) -> Result<File> {
+        let connection = self.connection();
+        let mut call = connection.begin()?;
+        let path = call.text(bytes(&path))?;
+        let umask = connection.umask.load(Ordering::Relaxed);
+        let answer = call.send(&Operation::Open { at: self.place(), path, flags, mode, umask })?;
+        drop(call);
+        let handle = Handle::of(answer.value).ok_or(Errno::PROTO)?;
+        Ok(File::new(Arc::clone(connection), handle))
+    }
+
+    /// The entries of a directory.
+    ///
+    /// # Errors
+    /// As openat(2).
+    fn read_directory(&self, path: impl AsRef<Path>) -> Result<Directory> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        self.open_with(path, flags.bits().cast_signed(), 0).map(Directory::new)
+    }
+
+    /// stat(2).
+    ///
+    /// # Errors
+    /// As stat(2).
+    fn attributes(&self, path: impl AsRef<Path>) -> Result<Attributes> {
+        target(self, &path, AtFlags::empty()).attributes()
+    }
+
+    /// lstat(2): of a link itself.
+    ///
+    /// # Errors
+    /// As lstat(2).
+    fn attributes_of_link(&self, path: impl AsRef<Path>) -> Result<Attributes> {
+        target(self, &path, AtFlags::SYMLINK_NOFOLLOW).attributes()
+    }
+
+    /// faccessat2(2): by the real ids of the process, or with `effective` by those of its accesses.
+    ///
+    /// # Errors
+    /// As faccessat2(2).
+    fn access(&self, path: impl AsRef<Path>, mode: u32, effective: bool) -> Result<()> {
+        target(self, &path, AtFlags::empty()).access(mode, effective)
+    }
+
+    /// truncate(2).
+    ///
+    /// # Errors
+    /// As truncate(2).
+    fn set_length(&self, path: impl AsRef<Path>, length: u64) -> Result<()> {
+        target(self, &path, AtFlags::empty()).set_length(length)
+    }
+
+    /// chmod(2).
+    ///
+    /// # Errors
+    /// As chmod(2).
+    fn set_mode(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
+        target(self, &path, AtFlags::empty()).set_mode(mode)
+    }
+
+    /// lchown(2): of a link itself; `None` leaves an id as it is.
+    ///
+    /// # Errors
+    /// As lchown(2).
+    fn set_owner(&self, path: impl AsRef<Path>, user: Option<u32>, group: Option<u32>) -> Result<()> {
+        target(self, &path, AtFlags::SYMLINK_NOFOLLOW).set_owner(user, group)
+    }
+
+    /// utimensat(2).
+    ///
+    /// # Errors
+    /// As utimensat(2).
+    fn set_times(&self, path: impl AsRef<Path>, accessed: TimeToSet, modified: TimeToSet) -> Result<()> {
+        target(self, &path, AtFlags::empty()).set_times(accessed, modified)
+    }
+
+    /// getxattr(2).
+    ///
+    /// # Errors
+    /// As getxattr(2).
+    fn extended_attribute(&self, path: impl AsRef<Path>, name: &[u8]) -> Result<Vec<u8>> {
+        target(self, &path, AtFlags::empty()).extended_attribute(name)
+    }
+
+    /// listxattr(2).
+    ///
+    /// # Errors
+    /// As listxattr(2).
+    fn extended_attributes(&self, path: impl AsRef<Path>) -> Result<Vec<OsString>> {
+        Ok(names_of(&target(self, &path, AtFlags::empty()).extended_attributes()?))
+    }
+
+    /// setxattr(2) with its flags.
+    ///
+    /// # Errors
+    /// As setxattr(2).
+    fn set_extended_attribute(&self, path: impl AsRef<Path>, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
+        target(self, &path, AtFlags::empty()).set_extended_attribute(name, value, flags)
+    }
+
+    /// removexattr(2).
+    ///
+    /// # Errors
+    /// As removexattr(2).
+    fn remove_extended_attribute(&self, path: impl AsRef<Path>, name: &[u8]) -> Result<()> {
+        target(self, &path, AtFlags::empty()).remove_extended_attribute(name)
+    }
+
+    /// unlink(2).
+    ///
+    /// # Errors
+    /// As unlink(2).
+    fn unlink(&self, path: impl AsRef<Path>) -> Result<()> {
+        let mut call = self.connection().begin()?;
+        let path = call.text(bytes(&path))?;
+        call.send(&Operation::Unlink { at: self.place(), path }).map(drop)
+    }
+
+    /// rmdir(2).
+    ///
+    /// # Errors
+    /// As rmdir(2).
+    fn remove_directory(&self, path: impl AsRef<Path>) -> Result<()> {
+        let mut call = self.connection().begin()?;
+        let path = call.text(bytes(&path))?;
+        call.send(&Operation::RemoveDirectory { at: self.place(), path }).map(drop)
+    }
+
+    /// mkdir(2).
+    ///
+    /// # Errors
+    /// As mkdir(2).
+    fn make_directory(&self, path: impl AsRef<Path>, mode: u32) -> Result<Attributes> {
+        let umask = self.connection().umask.load(Ordering::Relaxed);
+        let mut call = self.connection().begin()?;
+        let path = call.text(bytes(&path))?;
+        call.send_for_attributes(&Operation::MakeDirectory { at: self.place(), path, mode, umask })
+    }
+
+    /// mknod(2).
+    ///
+    /// # Errors
+    /// As mknod(2).
+    fn make_node(&self, path: impl AsRef<Path>, mode: u32, device: u32) -> Result<Attributes> {
+        let umask = self.connection().umask.load(Ordering::Relaxed);
+        let mut call = self.connection().begin()?;
+        let path = call.text(bytes(&path))?;
+        call.send_for_attributes(&Operation::MakeNode { at: self.place(), path, mode, umask, device })
+    }
+
+    /// symlink(2).
+    ///
+    /// # Errors
+    /// As symlink(2).
+    fn make_link(&self, link_target: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<Attributes> {
+        let mut call = self.connection().begin()?;
+        let path = call.text(bytes(&path))?;
+        let link_target = call.text(bytes(&link_target))?;
+        call.send_for_attributes(&Operation::MakeLink { at: self.place(), path, target: link_target })
+    }
+
+    /// readlink(2).
+    ///
+    /// # Errors
+    /// As readlink(2).
+    fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
+        let mut call = self.connection().begin()?;
+        let path = call.text(bytes(&path))?;
+        let into = call.room(TEXT_BYTES_MAX as usize)?;
+        let answer = call.send(&Operation::ReadLink { at: self.place(), path, into: into.range })?;
+        Ok(OsString::from_vec(call.returned(&answer, into)?).into())
+    }
+
+    /// link(2): `path` becomes another name of `file`. A link is not followed.
+    ///
+    /// # Errors
+    /// As link(2).
+    fn link(&self, file: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
+        let mut call = self.connection().begin()?;
+        let (from, to) = (call.text(bytes(&file))?, call.text(bytes(&path))?);
+        call.send(&Operation::Link { from: (self.place(), from), to: (self.place(), to), flags: 0 }).map(drop)
+    }
+
+    /// rename(2).
+    ///
+    /// # Errors
+    /// As rename(2).
+    fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+        self.rename_with(from, self, to, 0)
+    }
+
+    /// renameat2(2), with its flags, to a path in another directory of the same connection.
+    ///
+    /// # Errors
+    /// As renameat2(2); `EXDEV` for a tree of another connection.
+    fn rename_with(&self, from: impl AsRef<Path>, tree: &(impl Tree + ?Sized), to: impl AsRef<Path>, flags: u32) -> Result<()> {
+        if !Arc::ptr_eq(self.connection(), tree.connection()) {
+            return Err(Errno::XDEV.into());
+        }
+        let mut call = self.connection().begin()?;
+        let (from, to) = (call.text(bytes(&from))?, call.text(bytes(&to))?);
+        call.send(&Operation::Rename { from: (self.place(), from), to: (tree.place(), to), flags }).map(drop)
+    }
+}
+
+impl<T: sealed::Base + ?Sized> Tree for T {}
