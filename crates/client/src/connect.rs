@@ -24,12 +24,8 @@ const GREETING_WAIT: Duration = Duration::from_secs(5);
 /// Descriptors of a welcome: arena, word file, perhaps an eventfd.
 const DESCRIPTORS_MAX: usize = 3;
 
-/// The socket of the daemon of a mount, and the root of the mount, which shows the daemon that this process can reach it.
-pub(crate) fn find(directory: &Path) -> Result<(OwnedFd, OwnedFd), ConnectError> {
-    let (mount, root) = mount_of(directory)?;
-    if let Some(what) = mount.objection {
-        return Err(ConnectError::NotEntered { directory: directory.into(), what });
-    }
+/// The socket of the daemon of a mount.
+pub(crate) fn find(directory: &Path, mount: &Mounted) -> Result<OwnedFd, ConnectError> {
     let (prefix, mut foreign) = (socket::prefix(mount.major, mount.minor), None);
     for place in socket::directories(mount.user) {
         let Ok(entries) = std::fs::read_dir(&place) else { continue };
@@ -39,7 +35,7 @@ pub(crate) fn find(directory: &Path) -> Result<(OwnedFd, OwnedFd), ConnectError>
             let Ok(found) = connect_to(&entry.path()) else { continue };
             let uid = socket_peercred(&found)?.uid.as_raw();
             match uid == mount.user {
-                true => return Ok((found, root)),
+                true => return Ok(found),
                 false => foreign = Some(ConnectError::Foreign { found: uid, expected: mount.user }),
             }
         }
@@ -47,15 +43,20 @@ pub(crate) fn find(directory: &Path) -> Result<(OwnedFd, OwnedFd), ConnectError>
     Err(foreign.unwrap_or_else(|| ConnectError::NoDoor(directory.into())))
 }
 
-/// The mount whose root a directory is. The daemon is not asked: the kernel knows device and mount id.
-fn mount_of(directory: &Path) -> Result<(Mounted, OwnedFd), ConnectError> {
+/// The mount whose root a directory is, and that root, which shows the daemon that this process can reach it. The daemon is not asked: the
+/// kernel knows device and mount id.
+pub(crate) fn mount_of(directory: &Path) -> Result<(Mounted, OwnedFd), ConnectError> {
     let opened = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let found = rustix::fs::statx(&opened, "", flags, StatxFlags::MNT_ID)?;
     let mount = mounted(&std::fs::read("/proc/self/mountinfo")?, found.stx_mnt_id);
     let mount = mount.ok_or_else(|| ConnectError::NotMounted(directory.into()))?;
     let is_root = found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
-    if is_root { Ok((mount, opened)) } else { Err(ConnectError::NotRoot(directory.into())) }
+    match mount.objection {
+        Some(what) => Err(ConnectError::NotEntered { directory: directory.into(), what }),
+        None if is_root => Ok((mount, opened)),
+        None => Err(ConnectError::NotRoot(directory.into())),
+    }
 }
 
 fn connect_to(path: &Path) -> Result<OwnedFd, Errno> {

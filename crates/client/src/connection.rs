@@ -60,6 +60,11 @@ impl Connection {
         }
     }
 
+    /// Whether the daemon answers.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.begin().and_then(|mut call| call.send(&Operation::Nothing)).is_ok()
+    }
+
     /// Begins a call: the thread's own slot, or one that is free, or, if all are in use, the next.
     pub(crate) fn begin(&self) -> Result<Call<'_>> {
         let (count, first) = (self.lockers.len(), thread_number());

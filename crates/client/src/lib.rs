@@ -21,7 +21,7 @@
 //!
 //! | errno | meaning |
 //! |---|---|
-//! | `ENOTCONN` | the daemon has ended, or it has closed this connection |
+//! | `ENOTCONN` | the daemon has ended, or it has closed this connection, as it does when the credentials of the process change: connect anew |
 //! | `ENOMEM` | the shared memory of this connection is in use by other calls, and stayed so for [`Options::memory_wait`] |
 //! | `EPROTO` | the daemon returned what no daemon returns |
 //!
@@ -53,6 +53,7 @@ mod file;
 mod mount;
 mod mountinfo;
 mod open_options;
+mod shared;
 mod subject;
 mod tree;
 

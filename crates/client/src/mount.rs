@@ -1,6 +1,6 @@
 //! A connection to a mount, and its properties.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use tandemfs_protocol::{Hello, Operation, Place, SPACE_BYTES, Space};
 
-use crate::connect::{find, greet};
+use crate::connect::{find, greet, mount_of};
 use crate::connection::Connection;
+use crate::shared::connection;
 use crate::tree::sealed::Base;
 use crate::{ConnectError, Result};
 
@@ -44,8 +45,13 @@ fn umask_of_process() -> u16 {
     line.and_then(|octal| u16::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0o022)
 }
 
+fn connect(socket: OwnedFd, root: BorrowedFd<'_>, options: &Options) -> std::result::Result<Connection, ConnectError> {
+    let (ring, welcome) = greet(socket, root, Hello::new(options.slots, options.data_bytes))?;
+    Ok(Connection::new(ring, welcome, options, options.umask.unwrap_or_else(umask_of_process)))
+}
+
 impl Mount {
-    /// Connects to the mount whose mountpoint is given.
+    /// Connects to the mount whose mountpoint is given. A process has one connection to a mount: if it has one already, that is returned.
     ///
     /// # Errors
     /// [`ConnectError`], each of which says what is the matter in a sentence. The mount itself can still be used.
@@ -53,13 +59,14 @@ impl Mount {
         Self::connect_with(directory, &Options::default())
     }
 
-    /// As [`Mount::connect`], with other options.
+    /// As [`Mount::connect`], with other options, which a connection that exists does not take over.
     ///
     /// # Errors
     /// As [`Mount::connect`].
     pub fn connect_with(directory: impl AsRef<Path>, options: &Options) -> std::result::Result<Self, ConnectError> {
-        let (socket, root) = find(directory.as_ref())?;
-        Self::over(socket, root, options)
+        let directory = directory.as_ref();
+        let (mount, root) = mount_of(directory)?;
+        connection(&mount, || connect(find(directory, &mount)?, root.as_fd(), options)).map(Self)
     }
 
     /// Connects by a socket to the daemon that nothing was said on yet. `root` is the root directory of the mount, opened with O_PATH.
@@ -67,9 +74,7 @@ impl Mount {
     /// # Errors
     /// As [`Mount::connect`].
     pub fn over(socket: OwnedFd, root: impl AsFd, options: &Options) -> std::result::Result<Self, ConnectError> {
-        let (ring, welcome) = greet(socket, root.as_fd(), Hello::new(options.slots, options.data_bytes))?;
-        let umask = options.umask.unwrap_or_else(umask_of_process);
-        Ok(Self(Arc::new(Connection::new(ring, welcome, options, umask))))
+        connect(socket, root.as_fd(), options).map(|connection| Self(Arc::new(connection)))
     }
 
     /// Asks the daemon for nothing: whether it is there.

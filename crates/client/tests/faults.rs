@@ -148,6 +148,7 @@ fn a_daemon_that_says_nothing_is_not_waited_for() {
     assert!(started.elapsed() < Duration::from_secs(20));
 }
 
+/// Places of other file systems; those of TandemFS are in `crates/cli/tests/client.rs`.
 #[test]
 fn a_place_without_a_door_is_said_in_a_sentence() {
     for path in ["/", "/proc"] {
