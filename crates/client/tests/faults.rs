@@ -271,6 +271,84 @@ fn a_listing_that_lies_ends() {
     }
 }
 
+/// Numbers that lie near borders more often than others.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn number(&mut self) -> u64 {
+        let number = self.next();
+        let borders = [0, 1, 100, 4095, 4096, 32 << 10, 64 << 10, 256 << 10, u64::from(u32::MAX), u64::MAX];
+        match number % 4 {
+            0 => number >> ((number >> 8) % 64),
+            1 => borders[(number >> 8) as usize % borders.len()].wrapping_add(number >> 40 & 1),
+            _ => (number >> 8) % 200,
+        }
+    }
+
+    fn answer(&mut self) -> Answer {
+        let error = if self.next().is_multiple_of(4) { self.number() as u32 } else { 0 };
+        let attributes = self.next().is_multiple_of(2).then(tandemfs_client::Attributes::default);
+        Answer { error, value: self.number(), further: self.number(), attributes }
+    }
+
+    /// A listing, or what looks a little like one.
+    fn bytes(&mut self) -> Vec<u8> {
+        let noise = (0..300).map(|_| if self.next().is_multiple_of(3) { self.next() as u8 } else { 0 });
+        let noise: Vec<u8> = noise.collect();
+        let cookie = self.next();
+        if self.next().is_multiple_of(2) { [entry(b"name", cookie), noise].concat() } else { noise }
+    }
+}
+
+/// Whatever a daemon says and leaves in the shared memory, each call returns.
+#[test]
+fn noise_for_answers_is_survived() {
+    let seed = std::env::var("TANDEMFS_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(7_u64).max(1);
+    println!("TANDEMFS_SEED={seed}");
+    let mut noise = Noise(seed);
+    let (mount, _server) = by(move |operation: &Operation<'_>, ticket: &Ticket| {
+        if let Operation::ReadDirectory { into, .. }
+        | Operation::Read { into, .. }
+        | Operation::ReadLink { into, .. }
+        | Operation::GetAttribute { into, .. }
+        | Operation::ListAttributes { into, .. }
+        | Operation::FileSystemSpace { into } = *operation
+        {
+            put(into, &noise.bytes(), ticket);
+        }
+        support::Reply::Now(noise.answer())
+    });
+    let (mut done, mut into) = (0, vec![0; 1 << 19]);
+    let mut count = |is_done: bool| done += u32::from(is_done);
+    for round in 0..400_u64 {
+        count(mount.ping().is_ok());
+        count(mount.attributes("f").is_ok());
+        count(mount.read_link("l").is_ok());
+        count(mount.extended_attribute("f", b"user.a").is_ok());
+        count(mount.extended_attributes("f").is_ok());
+        count(mount.rename("a", "p".repeat(1000)).is_ok());
+        count(mount.space().is_ok());
+        if let Ok(listing) = mount.read_directory(".") {
+            count(listing.take(50).all(|entry| entry.is_ok()));
+        }
+        let Ok(file) = mount.open("f") else { continue };
+        let into = &mut into[..1 << (round % 20)];
+        count(file.read_at(into, round).is_ok_and(|moved| moved <= into.len()));
+        count(file.write_at(into, round).is_ok_and(|moved| moved <= into.len()));
+        count(file.append(into).is_ok_and(|(moved, _)| moved <= into.len()));
+        count(file.copy_range(0, &file, 1 << 20, 100).is_ok_and(|copied| copied <= 100));
+        count(file.close().is_ok());
+    }
+    assert!(done > 100, "{done} calls went well: noise that is always refused shows little");
+}
+
 #[test]
 fn memory_in_use_is_waited_for_within_a_bound() {
     let sizes = Sizes { slots: 4, data_bytes: 64 << 10 };
