@@ -319,8 +319,6 @@ pub enum Case {
     Namespace,
     /// 1 MiB sequential reads and writes by blocks
     Sequential,
-    /// Operations through the mount beside a FUSE file system in memory
-    Fuse,
     /// Many files created in one directory and in 1,000
     ManyFiles,
     /// Mounts after a clean unmount and after a crash, and the host memory taken
@@ -383,8 +381,8 @@ mod tests {
 
     #[test]
     fn cases_and_experiments_have_their_own_lines() {
-        let cases = parse("bench overwrite fuse --quick --json").expect("a line");
-        assert_eq!((cases.evaluation.experiments, cases.command.is_none()), (vec![Case::Overwrite, Case::Fuse], true));
+        let cases = parse("bench overwrite namespace --quick --json").expect("a line");
+        assert_eq!((cases.evaluation.experiments, cases.command.is_none()), (vec![Case::Overwrite, Case::Namespace], true));
         let romefs = parse("bench romefs table4 writes --quick --memory 64M --output out").expect("a line");
         let Some(Command::Romefs(romefs)) = romefs.command else { panic!("no experiment") };
         assert_eq!(romefs.evaluation.experiments, [RomefsExperiment::Table4, RomefsExperiment::Writes]);

@@ -1,6 +1,5 @@
 //! The rows of the speed table.
 
-mod fuse;
 mod many_files;
 pub mod mount_time;
 mod namespace;
@@ -19,7 +18,6 @@ pub fn run(cases: &Evaluation<Case>) -> Result<()> {
             Case::Overwrite => ("overwrite", "a durable 4 KiB overwrite in a data log, and its parts", overwrite::run(common)?),
             Case::Namespace => ("namespace", "names, each beside one journal record of the same size", namespace::run(common)?),
             Case::Sequential => ("sequential", "1 MiB at a time by blocks", sequential::run(common)?),
-            Case::Fuse => ("fuse", "a mount beside a FUSE file system in memory", fuse::run(common)?),
             Case::ManyFiles => ("many-files", "creations beside the first ones", many_files::run(common)?),
             Case::Mount => ("mount", "mounts of many files, and host memory", mount_time::run(common)?),
         };

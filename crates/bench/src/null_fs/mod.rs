@@ -1,10 +1,9 @@
 //! A FUSE file system that keeps names and bytes only in its process's memory: it measures the cost of FUSE itself.
 //!
-//! [MS1] Its replies at mount match those of TandemFS in the same mode (`crates/fuse/src/door.rs`): capabilities, sizes, cache times of
+//! [MS1] Its replies at mount match those of TandemFS in relaxed mode (`crates/fuse/src/door.rs`): capabilities, sizes, cache times of
 //!       entries and attributes, ENOSYS for the same operations. So the kernel sends the same requests, and their cost here is the minimum.
-//!       As the limit of the speed table it has no access lists, since these add requests.
-//! [MS2] For a comparison it runs in its own process, as a daemon does. The process ends with its mount, or when its standard input is closed,
-//!       so a killed comparison leaves none behind.
+//! [MS2] It runs in its own process, as a daemon does. The process ends with its mount, or when its standard input is closed, so a killed
+//!       comparison leaves none behind.
 
 mod table;
 
@@ -35,15 +34,12 @@ const FREE_BYTES: u64 = 1 << 40;
 /// Printed by [`serve`] once it is mounted.
 pub const READY: &str = "ready";
 
-/// Mounts it as the limit of a TandemFS mount with these settings; dropping the result unmounts it.
+/// Mounts, prints [`READY`], and serves until the mount ends ([MS2]).
 ///
 /// # Errors
-/// The mount cannot be made.
-pub fn mount(mountpoint: &Path, settings: &MountSettings) -> Result<Served> {
-    start(mountpoint, settings, false)
-}
-
-fn start(mountpoint: &Path, settings: &MountSettings, access_lists: bool) -> Result<Served> {
+/// The mount cannot be made or served.
+pub fn serve(mountpoint: &Path) -> Result<()> {
+    let settings = MountSettings { mode: Mode::Relaxed, ..MountSettings::default() };
     let options = MountOptions {
         source: "null".into(),
         subtype: Some("null".into()),
@@ -51,18 +47,9 @@ fn start(mountpoint: &Path, settings: &MountSettings, access_lists: bool) -> Res
         atime: false,
         ..MountOptions::default()
     };
-    let relaxed = settings.mode == Mode::Relaxed;
-    let wanted = tandemfs_fuse::wanted(relaxed, access_lists, tandemfs_fuse::request_bytes_max());
+    let wanted = tandemfs_fuse::wanted(true, true, tandemfs_fuse::request_bytes_max());
     let mounted = tandemfs_wire::mount(mountpoint, &options)?;
-    Served::start(mounted, NullFs::new(relaxed, access_lists), &wanted, settings.serving())
-}
-
-/// Mounts in relaxed mode, prints [`READY`], and serves until the mount ends ([MS2]).
-///
-/// # Errors
-/// The mount cannot be made or served.
-pub fn serve(mountpoint: &Path) -> Result<()> {
-    let served = start(mountpoint, &MountSettings { mode: Mode::Relaxed, ..MountSettings::default() }, true)?;
+    let served = Served::start(mounted, NullFs::new(), &wanted, settings.serving())?;
     read_ahead(mountpoint);
     let path = PathBuf::from(mountpoint);
     std::thread::spawn(move || {
@@ -82,8 +69,6 @@ fn read_ahead(mountpoint: &Path) {
 }
 
 struct NullFs {
-    relaxed: bool,
-    access_lists: bool,
     table: Mutex<Table>,
 }
 
@@ -112,10 +97,10 @@ fn send_ok(reply: Reply<'_>, (): ()) {
 }
 
 impl NullFs {
-    fn new(relaxed: bool, access_lists: bool) -> Self {
+    fn new() -> Self {
         let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         let root = Node::new(0o040_755, owner, 0, Directory::empty(1));
-        Self { relaxed, access_lists, table: Mutex::new(Table::new(root)) }
+        Self { table: Mutex::new(Table::new(root)) }
     }
 
     /// The table is locked for `work` alone, not for the reply.
@@ -188,7 +173,7 @@ impl NullFs {
                 let flags = RenameFlags::from_bits_retain(flags);
                 answer(self.with(|table| table.rename((node, name), (new_parent, new_name), flags)), reply, send_ok);
             }
-            // No ACCESS, FLUSH, OPENDIR or LSEEK, in strict mode no OPEN or FSYNC: after ENOSYS the kernel does not ask again.
+            // No ACCESS, FLUSH, OPENDIR or LSEEK: after ENOSYS the kernel does not ask again.
             _ => reply.error(Errno::ENOSYS),
         }
     }
@@ -217,7 +202,7 @@ impl Handler for NullFs {
                 Ok(_) => reply.error(Errno::EINVAL),
                 Err(error) => reply.error(error),
             },
-            Operation::Open { .. } if self.relaxed => reply.open(OPENED),
+            Operation::Open { .. } => reply.open(OPENED),
             Operation::Readdir { offset, size, .. } => self.list(node, offset, size, false, reply),
             Operation::Readdirplus { offset, size, .. } => self.list(node, offset, size, true, reply),
             Operation::Read { offset, size, .. } => answer(self.with(|table| table.file(node)), reply, |reply, file| {
@@ -248,11 +233,10 @@ impl Handler for NullFs {
                     name_bytes_max: 255,
                 });
             }
-            Operation::Fsync { .. } | Operation::Fsyncdir { .. } if self.relaxed => reply.ok(),
-            Operation::Release { .. } | Operation::Releasedir { .. } => reply.ok(),
-            Operation::Getxattr { .. } if self.access_lists => reply.error(Errno::ENODATA),
-            Operation::Listxattr { size } if self.access_lists => reply.xattr(size, &[]),
-            Operation::Setxattr { .. } if self.access_lists => reply.error(Errno::EOPNOTSUPP),
+            Operation::Fsync { .. } | Operation::Fsyncdir { .. } | Operation::Release { .. } | Operation::Releasedir { .. } => reply.ok(),
+            Operation::Getxattr { .. } => reply.error(Errno::ENODATA),
+            Operation::Listxattr { size } => reply.xattr(size, &[]),
+            Operation::Setxattr { .. } => reply.error(Errno::EOPNOTSUPP),
             _ => self.names(request, reply),
         }
     }

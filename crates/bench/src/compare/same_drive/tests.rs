@@ -41,6 +41,21 @@ fn kernel_counts(device: &Path) -> (u64, u64) {
     (fields[6] * 512, fields[2] * 512)
 }
 
+/// What the drive and the kernel have counted, while neither counts anything: file systems also write by themselves, and the drive counts
+/// a request when it arrives, the kernel when it is done.
+fn counted_by_both(drive: &Drive) -> (Traffic, (u64, u64)) {
+    let counts = || (drive.traffic().expect("answers"), kernel_counts(drive.block_device()));
+    let mut counted = counts();
+    for _ in 0..200 {
+        std::thread::sleep(Duration::from_millis(50));
+        let before = std::mem::replace(&mut counted, counts());
+        if before == counted {
+            return counted;
+        }
+    }
+    panic!("the drive is never idle");
+}
+
 fn is_mounted(directory: &Path) -> bool {
     fs::read_to_string("/proc/self/mounts").expect("mounts").contains(directory.to_str().expect("text"))
 }
@@ -49,12 +64,11 @@ fn is_mounted(directory: &Path) -> bool {
 fn work(drive: &Drive, make: &str, mountpoint: &Path) -> Traffic {
     shell(&format!("{make} \"$1\"; mount \"$1\" \"$2\""), &[drive.block_device(), mountpoint]);
     shell("sync -f \"$1\"", &[mountpoint]);
-    let begun = drive.traffic().expect("answers");
-    let before = kernel_counts(drive.block_device());
+    let (begun, before) = counted_by_both(drive);
     let fill = "cd \"$1\"; mkdir -p a b c; for i in $(seq 60); do head -c 9000 /dev/urandom >a/$i; mkdir c/$i; done; sync -f .";
     shell(fill, &[mountpoint]);
-    let counted = drive.traffic().expect("answers").since(&begun);
-    let after = kernel_counts(drive.block_device());
+    let (ended, after) = counted_by_both(drive);
+    let counted = ended.since(&begun);
     assert_eq!(counted.written_bytes, after.0 - before.0, "the kernel counts the same writes");
     assert_eq!(counted.read_bytes, after.1 - before.1, "and reads");
     assert_eq!(counted.flushes, 0, "a drive without a volatile cache is asked for no flush");
