@@ -367,8 +367,6 @@ pub enum BytefsExperiment {
     Create,
     /// Overwrites of a drive 50, 75, 90 % full, with and without discards
     Discard,
-    /// What the emulator itself takes, and the parts of it that the paper gives numbers for
-    Overhead,
 }
 
 #[cfg(test)]

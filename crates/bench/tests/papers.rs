@@ -10,7 +10,7 @@ use serde_json::Value;
 /// Experiments, and their plots.
 const ROMEFS: [(&str, usize); 8] =
     [("table4", 0), ("writes", 6), ("breakdown", 4), ("reads", 2), ("threads", 2), ("overhead", 0), ("graph", 0), ("threshold", 0)];
-const BYTEFS: [(&str, usize); 10] = [
+const BYTEFS: [(&str, usize); 9] = [
     ("loads", 0),
     ("traffic", 2),
     ("flash", 2),
@@ -19,7 +19,6 @@ const BYTEFS: [(&str, usize); 10] = [
     ("log-size", 1),
     ("recovery", 1),
     ("create", 0),
-    ("overhead", 0),
     ("discard", 0),
 ];
 

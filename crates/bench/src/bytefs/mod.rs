@@ -20,7 +20,6 @@ mod create;
 mod directory;
 mod discard;
 mod figures;
-mod overhead;
 mod recovery;
 mod rig;
 mod setting;
@@ -51,6 +50,5 @@ pub fn run(arguments: &BytefsArguments) -> Result<()> {
         BytefsExperiment::Create => create::run(&setting),
         BytefsExperiment::Recovery => recovery::run(&setting),
         BytefsExperiment::Discard => discard::run(&setting),
-        BytefsExperiment::Overhead => overhead::run(&setting),
     })
 }

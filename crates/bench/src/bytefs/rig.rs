@@ -132,11 +132,6 @@ impl Image {
     pub fn wear(&self) -> Result<WearStatistics> {
         Ok(tandemfs_emulator::statistics(&self.path)?.wear)
     }
-
-    /// Opens the drive without a timing model.
-    pub fn open_untimed(&self) -> Result<Arc<dyn Device>> {
-        Ok(tandemfs_emulator::open_image(&self.path, &OpenOptions { timing: false, ..OpenOptions::default() })?)
-    }
 }
 
 /// The clock of a drive in virtual time.
