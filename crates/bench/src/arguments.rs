@@ -330,13 +330,13 @@ pub enum Case {
 pub enum RomefsExperiment {
     /// Table 4: which share of the bytes takes which path, 5 thresholds x 6 sizes
     Table4,
-    /// Fig. 6: durable unaligned random writes beside blocks only and beside an LRU cache
+    /// Fig. 6: durable unaligned random writes beside blocks only and beside an LRU cache; in virtual time
     Writes,
     /// Fig. 7: where time and bytes of a write go
     Breakdown,
-    /// Fig. 8: random reads beside the same two
+    /// Fig. 8: random reads beside the same two; in virtual time
     Reads,
-    /// Fig. 9 and 10: 1 to 16 threads on one file
+    /// Fig. 9 and 10: 1 to 16 threads on one file; in virtual time
     Threads,
     /// What a log write, a large write and a scattered small write cost over their limits
     Overhead,

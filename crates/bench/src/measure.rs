@@ -27,7 +27,12 @@ impl Samples {
 
     /// Adds a time.
     pub fn add(&mut self, time: Duration) {
-        self.0.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        self.add_ns(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Adds a time in nanoseconds.
+    pub fn add_ns(&mut self, nanoseconds: u64) {
+        self.0.saturating_record(nanoseconds);
     }
 
     /// Adds the times of another measurement of the same operation.

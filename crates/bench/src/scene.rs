@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{statfs, statvfs};
-use tandemfs_device::{BlockRequest, Device, Drive, Structure};
+use tandemfs_device::{BlockRequest, Device, Drive, Structure, VirtualTime};
 use tandemfs_emulator::{CreateOptions, DeviceOptions, ModelOptions, OpenOptions};
 use tandemfs_format::inode::file_type;
 use tandemfs_format::superblock::ChecksumKind;
@@ -117,6 +117,11 @@ fn room(directory: &Path) -> std::io::Result<u64> {
 /// Opens a device by name.
 pub fn open(name: &str, timing: bool) -> Result<Arc<dyn Device>> {
     Ok(tandemfs_emulator::open_device(name, &DeviceOptions { timing, ..DeviceOptions::default() })?)
+}
+
+/// The clock of a drive in virtual time.
+pub fn virtual_time(device: &dyn Device) -> Result<&dyn VirtualTime> {
+    device.virtual_time().ok_or_else(|| Failure::new("the drive has no timing model to reckon with"))
 }
 
 /// A path as the name of a device.

@@ -97,6 +97,11 @@ fn figures_in_reckoned_time_come_again() {
     assert!(first.len() == 2 && first[0].0.as_u64() > Some(0));
     assert_eq!(first, varmail("1"));
     assert_ne!(first, varmail("2"));
+    let writes = || run("romefs", &["writes"], output.path());
+    let first = writes();
+    assert!(first.iter().all(|value| value["all_told_ns"].as_f64() > Some(0.0)), "{first:?}");
+    assert!(first.iter().any(|value| value["block_write_backs"].as_u64() > Some(0)), "the background works");
+    assert_eq!(first, writes());
 }
 
 /// Metadata by the drive's transactions has no journal, and one that is open when the process dies is discarded.

@@ -3,26 +3,21 @@
 //! [Y3]: super
 //! [Y4]: super
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tandemfs_device::sync::workers::ModelledHost;
-use tandemfs_device::sync::{Condvar, Mutex};
-use tandemfs_device::{CountersSnapshot, DriveCounts, Structure, VirtualTime};
-use tandemfs_fs::{FileSystem, WorkCounts};
+use tandemfs_device::{CountersSnapshot, DriveCounts, Structure};
+use tandemfs_fs::WorkCounts;
 
-use super::rig::{Rig, virtual_time};
+use super::rig::Rig;
 use super::setting::Setting;
 use crate::failure::{Failure, Result};
-use crate::workloads::{Actor, Done, LibraryTarget, Load, Target, Worker, Workload, actors, lay_out, together};
+use crate::scene::virtual_time;
+use crate::workloads::{Actor, Behind, Done, LibraryTarget, Load, Target, Worker, Workload, actors, lay_out};
 
 /// Files that a kernel writes back in parallel at a sync.
 const FLUSHERS: usize = 12;
-/// Calls between two checks of how full the memory zone is.
-const CALLS_A_LOOK: u64 = 512;
-/// Background write-back starts when less than this percentage of the data area is free; foreground write-back starts later.
-const WRITE_BACK_PERCENT: u64 = 15;
 
 /// Result of a load.
 #[derive(Debug, Clone)]
@@ -61,7 +56,7 @@ pub fn run(setting: &Setting, rig: &Rig, load: &Load) -> Result<Course> {
     let before = counts()?;
     fs.reset_statistics();
     let start = Instant::now();
-    let behind = Behind::new(&fs, virtual_time(&*device)?, workers.len(), None);
+    let behind = Behind::new(&fs, virtual_time(&*device)?, workers.len());
     let after = || behind.tend();
     let calls_ns = behind.beside(actors(&mut workers, &target, &after))?;
     let done = workers.iter().fold(Done::default(), |done, worker| done.and(worker.done()));
@@ -146,120 +141,4 @@ impl Course {
 /// Whether the structure is file data (sectors or logs); everything else is metadata.
 pub fn is_data(structure: Structure) -> bool {
     matches!(structure, Structure::Data | Structure::DataLog)
-}
-
-/// The work of a mount's background thread, a worker of its own ([Y3]).
-///
-/// [Y3]: super
-pub struct Behind<'c> {
-    fs: Arc<FileSystem>,
-    time: &'c dyn VirtualTime,
-    state: Mutex<State>,
-    asked: Condvar,
-    /// Journal bytes after which a mount's thread is woken.
-    journal_bytes_max: u64,
-    /// How often freed sectors are discarded; `None`: never.
-    discard_every_ns: Option<u64>,
-}
-
-#[derive(Default)]
-struct State {
-    jobs: Jobs,
-    has_ended: bool,
-    calls: u64,
-    journal_bytes: u64,
-    discard_at_ns: u64,
-    discarded_bytes: u64,
-    is_discarding: bool,
-}
-
-#[derive(Default, Clone, Copy, PartialEq, Eq)]
-struct Jobs {
-    checkpoint: bool,
-    write_back: bool,
-    discard: bool,
-}
-
-impl<'c> Behind<'c> {
-    /// The background work of a file system that so many workers use; with an interval, freed sectors are discarded so often.
-    pub fn new(fs: &Arc<FileSystem>, time: &'c dyn VirtualTime, workers: usize, discard_every_ns: Option<u64>) -> Self {
-        let geometry = &fs.superblock().geometry;
-        // A mount's thread is woken when half of one ring is full, and each CPU has its own.
-        let rings = u64::from(geometry.ring_count()).min(workers as u64);
-        let state = State { discard_at_ns: time.now_ns() + discard_every_ns.unwrap_or_default(), ..State::default() };
-        let journal_bytes_max = rings * geometry.ring_bytes() / 2;
-        Self { fs: fs.clone(), time, state: Mutex::new(state), asked: Condvar::default(), journal_bytes_max, discard_every_ns }
-    }
-
-    /// Bytes of sectors that were discarded.
-    pub fn discarded_bytes(&self) -> u64 {
-        self.state.lock().discarded_bytes
-    }
-
-    /// Whether sectors are being discarded now.
-    pub fn is_discarding(&self) -> bool {
-        self.state.lock().is_discarding
-    }
-
-    /// Runs actors with this work beside them. Returns the nanoseconds that they took.
-    pub fn beside<'a>(&'a self, actors: Vec<Actor<'a>>) -> Result<u64> {
-        self.state.lock().has_ended = false;
-        together(
-            self.time,
-            actors,
-            || self.work(),
-            || {
-                self.state.lock().has_ended = true;
-                self.asked.notify_one();
-            },
-        )
-    }
-
-    /// Called after each call of a worker.
-    pub fn tend(&self) -> Result<()> {
-        let journal = self.fs.drive().counters().snapshot().by_structure[Structure::Journal as usize].byte_written_bytes;
-        let now = self.time.now_ns();
-        let mut state = self.state.lock();
-        if journal.saturating_sub(state.journal_bytes) > self.journal_bytes_max {
-            (state.journal_bytes, state.jobs.checkpoint) = (journal, true);
-        }
-        state.calls += 1;
-        if state.calls.is_multiple_of(CALLS_A_LOOK) {
-            let memory = self.fs.space().memory;
-            state.jobs.write_back |= memory.free_bytes * 100 < (memory.free_bytes + memory.data_log_bytes) * WRITE_BACK_PERCENT;
-        }
-        if let Some(interval_ns) = self.discard_every_ns.filter(|_| now >= state.discard_at_ns) {
-            (state.discard_at_ns, state.jobs.discard) = (now + interval_ns, true);
-        }
-        if state.jobs != Jobs::default() {
-            self.asked.notify_one();
-        }
-        Ok(())
-    }
-
-    fn work(&self) -> Result<()> {
-        let mut state = self.state.lock();
-        loop {
-            let jobs = std::mem::take(&mut state.jobs);
-            if jobs == Jobs::default() {
-                if state.has_ended {
-                    return Ok(());
-                }
-                self.asked.wait(&mut state);
-                continue;
-            }
-            state.is_discarding = jobs.discard;
-            drop(state);
-            let discarded_bytes = if jobs.discard { self.fs.discard_freed() } else { 0 };
-            self.state.lock().is_discarding = false;
-            if jobs.checkpoint {
-                self.fs.checkpoint()?;
-            }
-            if jobs.write_back {
-                self.fs.write_back()?;
-            }
-            state = self.state.lock();
-            state.discarded_bytes += discarded_bytes;
-        }
-    }
 }

@@ -10,15 +10,14 @@ use tandemfs_device::sync::workers::ModelledHost;
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{Discard, FileSystem, MountOptions, WriteOptions};
 
-use super::course::Behind;
-use super::rig::{Rig, Variant, virtual_time};
+use super::rig::{Rig, Variant};
 use super::setting::Setting;
 use crate::failure::{Failure, Result};
 use crate::output::Outcome;
-use crate::scene::{self, MIB};
+use crate::scene::{self, MIB, virtual_time};
 use crate::table::Table;
-use crate::workloads::Actor;
 use crate::workloads::random::Random;
+use crate::workloads::{Actor, Behind};
 
 /// Share of the block zone that the files take.
 const FILLS_PERCENT: [u64; 3] = [50, 75, 90];
@@ -113,7 +112,9 @@ fn overwrite(setting: &Setting, zone_bytes: u64, fill_percent: u64, discard: Dis
     let files = lay_out(&fs, zone_bytes * fill_percent / 100)?;
 
     let before = flash(&fs)?;
-    let behind = Behind::new(&fs, clock, 1, (discard == Discard::Batched).then(|| setting.share(DISCARD_EVERY_NS)));
+    let discard_every_ns = (discard == Discard::Batched).then(|| setting.share(DISCARD_EVERY_NS));
+    let mut behind = Behind::new(&fs, clock, 1);
+    behind.discard_every_ns = discard_every_ns;
     let (mut random, data) = (Random::new(7, 0), vec![0x5a; WRITE_BYTES as usize]);
     let (mut left, mut took_ns) = (PASSES * zone_bytes / WRITE_BYTES, [Vec::new(), Vec::new()]);
     let user_bytes = left * WRITE_BYTES;

@@ -8,14 +8,14 @@ use tandemfs_device::{Drive, Structure, TxId};
 use tandemfs_format::LineAddress;
 use tandemfs_fs::FileSystem;
 
-use super::rig::{Image, Rig, Variant, virtual_time};
+use super::rig::{Image, Rig, Variant};
 use super::setting::{PAPER_LOG_BYTES, Setting};
 use crate::failure::{Failure, Result};
 use crate::machine;
 use crate::output::Outcome;
 use crate::plot::{self, Labels, Series};
 use crate::report::time;
-use crate::scene::MIB;
+use crate::scene::{MIB, virtual_time};
 use crate::table::Table;
 use crate::workloads::{LibraryTarget, Load, Worker, Workload, lay_out};
 

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tandemfs_device::{Device, Drive, VirtualTime};
+use tandemfs_device::{Device, Drive};
 use tandemfs_emulator::{CreateOptions, ModelOptions, OpenOptions, WearStatistics};
 use tandemfs_fs::{Engine, FileSystem, FormatOptions, MountOptions, make_file_system};
 
 use super::setting::Setting;
-use crate::failure::{Failure, Result};
-use crate::scene::Scene;
+use crate::failure::Result;
+use crate::scene::{Scene, virtual_time};
 
 /// Variants of ByteFS by the parts they have (Fig. 12).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,9 +132,4 @@ impl Image {
     pub fn wear(&self) -> Result<WearStatistics> {
         Ok(tandemfs_emulator::statistics(&self.path)?.wear)
     }
-}
-
-/// The clock of a drive in virtual time.
-pub fn virtual_time(device: &dyn Device) -> Result<&dyn VirtualTime> {
-    device.virtual_time().ok_or_else(|| Failure::new("the drive has no timing model to reckon with"))
 }

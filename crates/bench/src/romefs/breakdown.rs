@@ -25,7 +25,7 @@ const PARTS: [&str; 6] = ["log write", "block write", "write-back", "journal", "
 /// Runs both loads.
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut outcome = Outcome::new("breakdown", "where time and bytes of durable unaligned random writes go (Fig. 7)");
-    setting.require(setting.timed_device_bytes(setting.file_bytes(RATIO)))?;
+    setting.require(setting.device_bytes(setting.file_bytes(RATIO)))?;
     one_load(setting, &mut outcome, "sufficient", "enough memory zone for all data logs")?;
     one_load(setting, &mut outcome, "1-5", "memory zone : load = 1 : 5")?;
     outcome.note(

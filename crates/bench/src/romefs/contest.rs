@@ -1,15 +1,20 @@
-//! Variants of the file system that run the same load in turns ([RF1], [RF2]).
+//! A load on one variant of the file system, in virtual time ([RF1], [RF2]).
+//!
+//! [RF1]: super
+//! [RF2]: super
 
-use std::time::{Duration, Instant};
+use std::cell::{Cell, RefCell};
 
 use serde_json::{Value, json};
-use tandemfs_device::CountersSnapshot;
+use tandemfs_device::sync::workers::ModelledHost;
+use tandemfs_device::{CountersSnapshot, Device};
 
-use super::requests::{REQUEST_BYTES_MAX, Requests, Size};
+use super::requests::{Alignment, REQUEST_BYTES_MAX, Requests, Size};
 use super::setting::{Volume, pattern};
 use crate::failure::Result;
-use crate::machine;
 use crate::measure::Samples;
+use crate::scene::virtual_time;
+use crate::workloads::{Actor, Behind, together};
 
 /// Number of points recorded during a load.
 const POINTS: u64 = 48;
@@ -23,19 +28,49 @@ pub enum Operation {
     Read,
 }
 
-/// A variant with its load.
-pub struct Contestant {
-    /// The volume that it uses.
-    pub volume: Volume,
-    /// Its name.
-    pub name: &'static str,
-    requests: Requests,
-    buffer: Vec<u8>,
-    samples: Samples,
-    operations: u64,
-    bytes: u64,
-    busy: Duration,
-    course: Vec<Point>,
+/// Requests of some threads at random places.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    /// What they do.
+    pub operation: Operation,
+    /// Sizes.
+    pub size: Size,
+    /// Where requests begin and end.
+    pub alignment: Alignment,
+    /// Number of threads.
+    pub threads: u64,
+    /// Bytes of all requests together.
+    pub bytes: u64,
+    /// Chooses the requests.
+    pub seed: u64,
+}
+
+impl Load {
+    /// One actor for each thread; `request` makes one request, from its offset and a buffer of its length.
+    fn actors<'a>(self, file_bytes: u64, request: &'a dyn Fn(u64, &mut [u8]) -> Result<()>) -> Vec<Actor<'a>> {
+        let actor = |thread| -> Actor<'a> {
+            let mut requests = Requests::new(self.seed * 100 + thread, self.size, self.alignment, file_bytes);
+            let (mut buffer, mut left) = (pattern(REQUEST_BYTES_MAX), self.bytes / self.threads);
+            Box::new(move || {
+                let (offset, length) = requests.draw();
+                request(offset, &mut buffer[..length as usize])?;
+                left = left.saturating_sub(length);
+                Ok(left > 0)
+            })
+        };
+        (0..self.threads).map(actor).collect()
+    }
+
+    /// Runs the requests without a file system. Returns their bytes a second.
+    pub fn rate_on(self, device: &dyn Device, file_bytes: u64, request: &dyn Fn(u64, &mut [u8]) -> Result<()>) -> Result<f64> {
+        let bytes = Cell::new(0);
+        let counted = |offset, buffer: &mut [u8]| {
+            bytes.set(bytes.get() + buffer.len() as u64);
+            request(offset, buffer)
+        };
+        let ns = together(virtual_time(device)?, self.actors(file_bytes, &counted), || Ok(()), || {})?;
+        Ok(bytes.get() as f64 * 1e9 / ns as f64)
+    }
 }
 
 /// State of a load at one time.
@@ -43,7 +78,7 @@ pub struct Contestant {
 pub struct Point {
     /// Bytes of requests so far.
     pub bytes: u64,
-    /// Seconds of the requests, including background work.
+    /// Seconds since the start.
     pub seconds: f64,
     /// Memory zone in use, in bytes.
     pub memory_bytes: u64,
@@ -55,78 +90,62 @@ pub struct Standing {
     pub name: &'static str,
     /// Time of each request.
     pub samples: Samples,
-    /// Time per request including the background work that follows, in nanoseconds.
-    pub all_told_ns: f64,
+    /// Until the last request was answered and the background work was done, in nanoseconds.
+    pub elapsed_ns: u64,
+    /// Bytes of all requests.
+    pub bytes: u64,
     /// Points during the load.
     pub course: Vec<Point>,
     /// Traffic to the device.
     pub counters: CountersSnapshot,
     /// The engine's counters.
     pub work: tandemfs_fs::WorkCounts,
-    operations: u64,
 }
 
-impl Contestant {
-    /// A contestant that has not started.
-    pub fn new(name: &'static str, volume: Volume, requests: Requests) -> Self {
-        let buffer = pattern(REQUEST_BYTES_MAX);
-        let (samples, course) = (Samples::new(), Vec::new());
-        Self { volume, name, requests, buffer, samples, operations: 0, bytes: 0, busy: Duration::ZERO, course }
-    }
-
-    fn slice(&mut self, operation: Operation, bytes: u64, point_bytes: u64) -> Result<()> {
-        let (target, start) = (self.bytes + bytes, Instant::now());
-        let mut next_point = self.bytes;
-        while self.bytes < target {
-            if self.bytes >= next_point {
-                machine::check()?;
-                self.note(start.elapsed());
-                next_point += point_bytes;
-            }
-            let (offset, length) = self.requests.draw();
-            let buffer = &mut self.buffer[..length as usize];
-            let begin = Instant::now();
-            match operation {
-                Operation::Write => self.volume.write(offset, buffer)?,
-                Operation::Read => self.volume.read(offset, buffer)?,
-            }
-            self.samples.add(begin.elapsed());
-            self.operations += 1;
-            self.bytes += length;
+/// Runs a load on a volume of a drive in virtual time.
+pub fn run(name: &'static str, volume: &Volume, device: &dyn Device, load: Load) -> Result<Standing> {
+    let _host = ModelledHost::new();
+    let time = virtual_time(device)?;
+    volume.fs.reset_statistics();
+    let mut behind = Behind::new(&volume.fs, time, load.threads as usize);
+    behind.calls_a_look = 1; // a request may be as large as the space that triggers write-back
+    let start = time.now_ns();
+    let (samples, course, bytes) = (RefCell::new(Samples::new()), RefCell::new(Vec::new()), Cell::new(0));
+    let note = || {
+        let seconds = (time.now_ns() - start) as f64 / 1e9;
+        course.borrow_mut().push(Point { bytes: bytes.get(), seconds, memory_bytes: volume.memory_in_use() });
+    };
+    let request = |offset, buffer: &mut [u8]| {
+        if bytes.get() >= course.borrow().len() as u64 * load.bytes / POINTS {
+            note();
         }
-        self.note(start.elapsed());
-        self.busy += start.elapsed() + self.volume.settle();
-        Ok(())
-    }
-
-    fn note(&mut self, running: Duration) {
-        let seconds = (self.busy + running).as_secs_f64();
-        self.course.push(Point { bytes: self.bytes, seconds, memory_bytes: self.volume.memory_in_use() });
-    }
-
-    fn end(self) -> Standing {
-        let Self { volume, name, samples, operations, busy, course, .. } = self;
-        let (counters, work) = (volume.fs.drive().counters().snapshot(), volume.fs.statistics().work);
-        Standing { name, samples, all_told_ns: busy.as_nanos() as f64 / operations.max(1) as f64, course, counters, work, operations }
-    }
-}
-
-/// Runs a load of `bytes` on each contestant in `slices` turns, alternately forward and backward.
-pub fn run(mut contestants: Vec<Contestant>, operation: Operation, bytes: u64, slices: u64) -> Result<Vec<Standing>> {
-    for contestant in &contestants {
-        contestant.volume.settle();
-        contestant.volume.fs.reset_statistics();
-    }
-    for slice in 0..slices {
-        for index in 0..contestants.len() {
-            let index = if slice % 2 == 0 { index } else { contestants.len() - 1 - index };
-            contestants[index].slice(operation, bytes.div_ceil(slices), bytes.div_ceil(POINTS))?;
+        let begin = time.now_ns();
+        match load.operation {
+            Operation::Write => volume.write(offset, buffer)?,
+            Operation::Read => volume.read(offset, buffer)?,
         }
-    }
-    Ok(contestants.into_iter().map(Contestant::end).collect())
+        samples.borrow_mut().add_ns(time.now_ns() - begin);
+        bytes.set(bytes.get() + buffer.len() as u64);
+        behind.tend()
+    };
+    let requests_ns = behind.beside(load.actors(volume.file_bytes, &request))?;
+    note();
+    let elapsed_ns = requests_ns.max(behind.idle_at_ns().saturating_sub(start));
+    let (counters, work) = (volume.fs.drive().counters().snapshot(), volume.fs.statistics().work);
+    Ok(Standing { name, samples: samples.into_inner(), elapsed_ns, bytes: bytes.get(), course: course.into_inner(), counters, work })
 }
 
 impl Standing {
+    /// Time per request including the background work that follows, in nanoseconds.
+    pub fn all_told_ns(&self) -> f64 {
+        self.elapsed_ns as f64 / self.samples.count().max(1) as f64
+    }
+
+    /// Bytes a second, all told.
+    pub fn rate(&self) -> f64 {
+        self.bytes as f64 * 1e9 / self.elapsed_ns.max(1) as f64
+    }
+
     /// Throughput between recorded points: (bytes so far, MB/s).
     pub fn throughput(&self) -> Vec<(f64, f64)> {
         let between = |pair: &[Point]| {
@@ -152,13 +171,13 @@ impl Standing {
     }
 
     /// The result as JSON; `ratio` is relative to our variant.
-    pub fn json(&self, part: &str, size: Size, ratio: Option<f64>) -> Value {
+    pub fn json(&self, part: &str, size: Size, ratio: f64) -> Value {
         let bytes = |field: fn(&tandemfs_device::PathBytes) -> u64| self.counters.by_structure.iter().map(field).sum::<u64>();
         json!({
             "part": part, "size": size.name(), "variant": self.name, "ratio": ratio,
-            "operations": self.operations,
+            "operations": self.samples.count(),
             "mean_ns": self.samples.mean_ns(), "median_ns": self.samples.median_ns(), "p99_ns": self.samples.p99_ns(),
-            "all_told_ns": self.all_told_ns,
+            "all_told_ns": self.all_told_ns(),
             "settled": self.settled(),
             "byte_written_bytes": bytes(|bytes| bytes.byte_written_bytes), "byte_read_bytes": bytes(|bytes| bytes.byte_read_bytes),
             "block_written_bytes": bytes(|bytes| bytes.block_written_bytes), "block_read_bytes": bytes(|bytes| bytes.block_read_bytes),
@@ -175,7 +194,7 @@ mod tests {
 
     fn result(course: Vec<Point>) -> Standing {
         let (counters, work) = (CountersSnapshot::default(), tandemfs_fs::WorkCounts::default());
-        Standing { name: "x", samples: Samples::new(), all_told_ns: 0.0, course, counters, work, operations: 0 }
+        Standing { name: "x", samples: Samples::new(), elapsed_ns: 0, bytes: 0, course, counters, work }
     }
 
     #[test]

@@ -165,7 +165,7 @@ fn rank(setting: &Setting, graph: &Graph, memory_bytes: u64, threads: usize, pro
     drop(fs);
     let fs = mount(promote)?;
     fs.reset_statistics();
-    let time = device.virtual_time().ok_or_else(|| Failure::new("the drive has no timing model"))?;
+    let time = scene::virtual_time(&*device)?;
     let result = iterate(graph, &fs, time, threads, [edges, ranks])?;
     let counts = fs.drive().counters().snapshot().by_structure;
     let data = counts[Structure::Data as usize];

@@ -1,14 +1,13 @@
 //! The evaluation of RomeFS (§4.2) in library mode, on an emulated CXL-SSD A. The paper's loads are scaled to a smaller memory zone.
 //!
-//! [RF1] Variants are the same code with different mount options, on separate devices, run in turns of one slice of the load.
-//! [RF2] A slice ends when the background thread is idle. This time counts for the variant, so write-back never runs free of charge during
-//!       another variant's slice. Slices are longer than the memory zone, so the wait is a small part. Whether throughput settles is
-//!       measured on our variant alone, without slices.
+//! [RF1] Variants are the same code with different mount options, each on a new device.
+//! [RF2] A load ends when the background work is done: write-back that is left over counts. In virtual time a worker of its own does it
+//!       (`workloads/behind.rs`).
 //! [RF3] As in the paper, the file's blocks are in the block zone before a load; every page of the device was touched before.
-//! [RF4] Bytes are from the drive's counters; times are wall-clock, but for `graph` and `threshold`, which run in virtual time: what the
-//!       drive takes, on any machine, without the CPU's time.
+//! [RF4] Bytes are from the drive's counters. Time is virtual: what the drive takes and how long locks are waited for, on any machine,
+//!       without the CPU's time. The CPU's share is what `breakdown` and `overhead` show, so these are wall-clock.
 //!
-//! `requests.rs` draws the loads, `setting.rs` creates volumes, `contest.rs` runs variants in turns. Each experiment has its own file.
+//! `requests.rs` draws the loads, `setting.rs` creates volumes, `contest.rs` runs a load on a variant. Each experiment has its own file.
 
 mod breakdown;
 mod contest;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tandemfs_device::{Device, Drive};
-use tandemfs_emulator::Timing;
+use tandemfs_emulator::{ModelOptions, Timing};
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, Promote, Threshold, WriteBackPolicy, WriteOptions, make_file_system};
 
@@ -78,7 +78,7 @@ impl Setting {
         let scale = if self.scale < 1.0 { "; scaled down to test the program: the figures mean nothing" } else { "" };
         let load = machine::load();
         let busy = if load > BUSY {
-            format!("; the machine is busy (load {load:.1}): means and ratios show that too, trust medians")
+            format!("; the machine is busy (load {load:.1}), which breakdown and overhead show, as they take wall-clock time")
         } else {
             String::new()
         };
@@ -96,8 +96,15 @@ impl Setting {
         Ok(device)
     }
 
-    /// Size of such a device in bytes.
-    pub fn timed_device_bytes(&self, file_bytes: u64) -> u64 {
+    /// A new device of the profile in virtual time, and where it is.
+    pub fn virtual_device(&self, file_bytes: u64) -> Result<(Scene, Arc<dyn Device>)> {
+        let scene = Scene::new(&self.common)?;
+        let device = scene.virtual_device(PROFILE, &ModelOptions::default(), self.memory_bytes, Self::block_bytes(file_bytes))?;
+        Ok((scene, device))
+    }
+
+    /// Size of such devices in bytes.
+    pub fn device_bytes(&self, file_bytes: u64) -> u64 {
         self.memory_bytes + Self::block_bytes(file_bytes)
     }
 }
@@ -170,9 +177,8 @@ pub struct Volume {
 impl Volume {
     /// Formats and mounts a device and creates an empty file.
     pub fn empty(device: Arc<dyn Device>, block_bytes: u32, options: &MountOptions) -> Result<Self> {
-        let drive = Drive::new(device);
-        make_file_system(&drive, &FormatOptions { block_bytes, force: true, ..FormatOptions::default() })?;
-        let fs = scene::mount(drive, options)?;
+        make_file_system(&Drive::new(device.clone()), &FormatOptions { block_bytes, force: true, ..FormatOptions::default() })?;
+        let fs = mount(&device, options)?;
         let file = fs.create(InodeNumber::ROOT, b"file", &scene::new_file())?.inode;
         Ok(Self { fs, file, file_bytes: 0 })
     }
@@ -196,7 +202,7 @@ impl Volume {
     pub fn mounted_again(self, device: &Arc<dyn Device>, options: &MountOptions) -> Result<Self> {
         self.fs.unmount()?;
         let Self { file, file_bytes, .. } = self;
-        Ok(Self { fs: scene::mount(Drive::new(device.clone()), options)?, file, file_bytes })
+        Ok(Self { fs: mount(device, options)?, file, file_bytes })
     }
 
     /// Random writes over both paths until almost the whole memory zone is data logs, just before write-back starts (Fig. 8).
@@ -216,7 +222,6 @@ impl Volume {
             self.write(offset, &data[..length as usize])?;
             left = left.saturating_sub(length);
         }
-        self.settle();
         Ok(())
     }
 
@@ -253,6 +258,14 @@ impl Volume {
             }
         }
     }
+}
+
+/// Mounts; in virtual time without the background thread, whose work is a worker's then ([RF2]).
+///
+/// [RF2]: super
+fn mount(device: &Arc<dyn Device>, options: &MountOptions) -> Result<Arc<FileSystem>> {
+    let drive = Drive::new(device.clone());
+    if device.virtual_time().is_some() { Ok(Arc::new(FileSystem::mount(drive, options)?)) } else { scene::mount(drive, options) }
 }
 
 /// Nonzero bytes.

@@ -9,8 +9,9 @@
 //!       workers stay those of the paper. The caller scales memory that is a share of the load (page cache, write log).
 //!
 //! `load.rs` has the numbers, `worker.rs` runs them, `target.rs` is the trait of a file system under test. Targets: `library.rs` (with
-//! `page_cache.rs` in place of the kernel's page cache) and `directory.rs`.
+//! `page_cache.rs` in place of the kernel's page cache) and `directory.rs`. `behind.rs` does what a mount does in the background.
 
+mod behind;
 pub mod content;
 mod directory;
 mod library;
@@ -21,6 +22,7 @@ mod run;
 mod target;
 mod worker;
 
+pub use behind::Behind;
 pub use directory::DirectoryTarget;
 pub use library::LibraryTarget;
 #[cfg(test)]
