@@ -338,7 +338,7 @@ pub enum RomefsExperiment {
     Reads,
     /// Fig. 9 and 10: 1 to 16 threads on one file; in virtual time
     Threads,
-    /// What a log write, a large write and a scattered small write cost over their limits
+    /// What a large unaligned write costs over its limit, and the memory zone that scattered small writes take
     Overhead,
     /// §4.4: PageRank over a graph on the drive, by `promote`; in virtual time
     Graph,

@@ -3,7 +3,7 @@
 mod many_files;
 pub mod mount_time;
 mod namespace;
-pub mod overwrite;
+mod overwrite;
 mod sequential;
 
 use crate::arguments::{Case, Evaluation};

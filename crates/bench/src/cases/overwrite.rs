@@ -38,18 +38,12 @@ const LIMIT_CHECKSUM: usize = 6;
 pub fn run(arguments: &Common) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for domain in DOMAINS {
-        rows.extend(in_domain(arguments, domain, arguments.scaled(2000))?);
+        rows.extend(in_domain(arguments, domain)?);
     }
     Ok(rows)
 }
 
-/// The overwrite in both persistence domains, compared with the limit that includes a checksum.
-pub fn beside_checksum(arguments: &Common, rounds: usize) -> Result<Vec<Row>> {
-    let row = |domain| Ok(in_domain(arguments, domain, rounds)?.swap_remove(1));
-    DOMAINS.into_iter().map(row).collect()
-}
-
-fn in_domain(arguments: &Common, domain: PersistenceDomain, rounds: usize) -> Result<Vec<Row>> {
+fn in_domain(arguments: &Common, domain: PersistenceDomain) -> Result<Vec<Row>> {
     let scene = Scene::new(arguments)?;
     let device = |name| -> Result<Arc<dyn Device>> {
         let device = match domain.needs_flush() {
@@ -106,7 +100,7 @@ fn in_domain(arguments: &Common, domain: PersistenceDomain, rounds: usize) -> Re
         // Reading one byte of a hole takes the locks, the view of the inode and the block look-up, but no data.
         repeated(BATCH, |recorder| Ok(recorder.time(LOOK_UP, || fs.read(file, PAGES * PAGE as u64 + 17, &mut byte)).map(drop)?)),
     ];
-    let samples = interleaved(SUBJECTS, rounds, &mut batches)?;
+    let samples = interleaved(SUBJECTS, arguments.scaled(2000), &mut batches)?;
     drop(batches);
     fs.unmount()?;
 

@@ -1,4 +1,4 @@
-//! Cost of durable writes relative to their limits: into a log, of 1 MiB over both paths, and memory-zone bytes of small scattered writes.
+//! Cost of durable writes that the speed table has not: of 1 MiB over both paths, and memory-zone bytes of small scattered writes.
 
 use tandemfs_device::{BlockRequest, Drive, Structure};
 use tandemfs_format::{PairSeed, Sector};
@@ -6,7 +6,6 @@ use tandemfs_fs::MountOptions;
 
 use super::requests::aligned_bytes;
 use super::setting::{Setting, Volume, pattern};
-use crate::cases::overwrite;
 use crate::failure::Result;
 use crate::machine;
 use crate::measure::{Batch, Jumps, Recorder, interleaved};
@@ -23,8 +22,7 @@ const FILE_BYTES: u64 = 64 * MIB;
 /// Measures all rows.
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut outcome = Outcome::new("overhead", "durable writes beside their limits");
-    let mut rows = overwrite::beside_checksum(&setting.common, setting.count(2000, 200))?;
-    rows.push(large(setting)?);
+    let mut rows = vec![large(setting)?];
     rows.extend(scattered(setting)?);
     outcome.rows("Times in library mode; the last rows are bytes of the memory zone", &rows);
     Ok(outcome)
