@@ -152,14 +152,9 @@ pub fn touch_blocks(device: &dyn Device) -> Result<()> {
 
 /// Formats and mounts, with the background thread that a mount has.
 pub fn make(device: Arc<dyn Device>, checksum_kind: ChecksumKind) -> Result<Arc<FileSystem>> {
-    make_with(device, checksum_kind, &MountOptions::default())
-}
-
-/// The same with mount options.
-pub fn make_with(device: Arc<dyn Device>, checksum_kind: ChecksumKind, options: &MountOptions) -> Result<Arc<FileSystem>> {
     let drive = Drive::new(device);
     make_file_system(&drive, &FormatOptions { checksum_kind, force: true, ..FormatOptions::default() })?;
-    mount(drive, options)
+    mount(drive, &MountOptions::default())
 }
 
 /// Mounts, with the background thread.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use tandemfs_format::InodeNumber;
 use tandemfs_format::superblock::ChecksumKind;
-use tandemfs_fs::{FileSystem, MountOptions};
+use tandemfs_fs::FileSystem;
 
 use crate::arguments::Common;
 use crate::failure::Result;
@@ -16,7 +16,6 @@ use crate::scene::{self, DeviceShape, MIB, Scene};
 
 const DIRECTORIES: usize = 1000;
 const RATIO: f64 = 1.3;
-const LARGE_MEMORY: u64 = 4096 * MIB;
 
 /// Size of a memory zone for `files` files.
 pub fn zone_bytes(files: usize) -> u64 {
@@ -49,23 +48,20 @@ pub fn fill(fs: &FileSystem, directories: &[InodeNumber], files: usize, mut took
     Ok(())
 }
 
-/// Both trees, with the default memory option; then with enough memory that nothing is evicted, which shows the cost of eviction.
+/// Both trees.
 pub fn run(arguments: &Common) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    for (memory_bytes, target) in [(MountOptions::default().memory_bytes, RowTarget::RatioAtMost(RATIO)), (LARGE_MEMORY, RowTarget::Shown)]
-    {
-        for (directories, name) in [(1, "one directory"), (DIRECTORIES, "1,000 directories")] {
-            rows.extend(one_tree(arguments, directories, name, memory_bytes, target)?);
-        }
+    for (directories, name) in [(1, "one directory"), (DIRECTORIES, "1,000 directories")] {
+        rows.extend(one_tree(arguments, directories, name)?);
     }
     Ok(rows)
 }
 
-fn one_tree(arguments: &Common, directories: usize, name: &str, memory_bytes: u64, target: RowTarget) -> Result<[Row; 2]> {
+fn one_tree(arguments: &Common, directories: usize, name: &str) -> Result<[Row; 2]> {
     let files = arguments.scaled(1_000_000);
     let scene = Scene::new(arguments)?;
     let device = scene.device("engine", DeviceShape::plain(zone_bytes(files), 64 * MIB))?;
-    let fs = scene::make_with(device, ChecksumKind::Crc32c, &MountOptions { memory_bytes, ..MountOptions::default() })?;
+    let fs = scene::make(device, ChecksumKind::Crc32c)?;
     let _pinned = Pinned::new();
     let parents = make_directories(&fs, directories)?;
     let (mut start, mut end) = (Samples::new(), Samples::new());
@@ -79,7 +75,8 @@ fn one_tree(arguments: &Common, directories: usize, name: &str, memory_bytes: u6
     })?;
     fs.unmount()?;
     let count = if files == 1_000_000 { "1 M".to_owned() } else { files.to_string() };
-    let title = format!("{count} files in {name}, memory={} MiB", memory_bytes / MIB);
+    let title = format!("{count} files in {name}");
+    let target = RowTarget::RatioAtMost(RATIO);
     let ratio = |end: f64, start: f64| format!("last 5 % beside the first 5 %: {:.2} x", end / start);
     let medians = Row::beside(format!("{title}, median"), &end, &start, target).note(ratio(end.median_ns(), start.median_ns()));
     let means =
