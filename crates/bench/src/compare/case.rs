@@ -77,7 +77,7 @@ pub struct Case {
     pub memory_bytes: Option<u64>,
     /// Whether it has a form for the library.
     pub has_library_form: bool,
-    /// Whether its parameter belongs to a drive (fill level, age), which [`Peer::Null`] has not.
+    /// Whether its parameter belongs to a drive (fill level), which [`Peer::Null`] has not.
     pub needs_drive: bool,
     /// The work.
     pub run: Work,

@@ -1,13 +1,10 @@
-//! How cost grows with files in a directory, file size, fill level and age.
+//! How cost grows with files in a directory, file size and fill level.
 //!
 //! [SL1] A case is one point of a series; only its parameter differs between points. Each operation is timed.
 //! [SL2] A parameter is never scaled. `--quick` does fewer operations and omits these cases, since their setup does not shrink.
 //! [SL3] Existing files are made by mknod, the cheapest way; files with a size are written completely and durably.
 //! [SL4] Fill level is that of statfs: files of at most 64 MiB are added to the overwritten file until the percentage is reached.
-//! [SL5] Age is how often a drive was overwritten. File sizes follow a power law (1 KiB to 16 MiB, exponent 1.2: most files are small, most
-//!       bytes are in large files). Files are created while less than 70 % is used, random ones are removed while more than 60 % is. Then a
-//!       file is written and read sequentially with cold caches. Its layout is not reported: FUSE has no FIEMAP.
-//! [SL6] Overwritten blocks are read back.
+//! [SL5] Overwritten blocks are read back.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -19,7 +16,6 @@ use rustix::fs::{FileType, Mode, mknodat, statvfs};
 use super::clients::{scaled, timed};
 use super::fio::lay_out;
 use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
-use crate::compare::statistics::percentiles;
 use crate::failure::{Failure, Result};
 use crate::machine;
 use crate::workloads::content;
@@ -40,7 +36,6 @@ pub fn cases() -> Cases {
     }
     all.extend([MIB, 16 * MIB, 256 * MIB, GIB, 10 * GIB].map(|bytes| Point::OverwriteIn { bytes }));
     all.extend([10, 50, 80, 90, 95].map(|percent| Point::Fill { percent }));
-    all.extend([0, 1, 3].map(|times| Point::Age { times }));
     all.into_iter().map(Point::case).collect()
 }
 
@@ -50,17 +45,18 @@ enum Point {
     LookUpIn { files: u64 },
     OverwriteIn { bytes: u64 },
     Fill { percent: u64 },
-    Age { times: u64 },
 }
 
-/// Size of the file that is overwritten on a full drive, or written and read on an aged one.
+/// Operations at scale 1.
+const OPERATIONS: u64 = 5000;
+/// Size of the file that is overwritten on a full drive.
 const FILE_BYTES: u64 = 64 * MIB;
-/// Drive size requested for fill and age.
+/// Drive size requested for it.
 const DRIVE_BYTES: u64 = GIB;
 
 impl Point {
     fn case(self) -> Case {
-        let operations = self.operations();
+        let operations = OPERATIONS;
         let overwrites = format!("{operations} random overwrites of 4 KiB with fdatasync in a file of");
         let (name, parameter, description) = match self {
             Self::CreateIn { files } => {
@@ -78,24 +74,16 @@ impl Point {
                 let what = format!("{overwrites} {} MiB while {percent} % of the file system is used", FILE_BYTES / MIB);
                 (format!("scale-fill-{percent}"), percent, what)
             }
-            Self::Age { times } => {
-                let what = format!(
-                    "a file of {} MiB is written, synchronised, and read cold in requests of 1 MiB after files of power-law sizes have been \
-                     made and removed until {times} times the file system's size was written",
-                    FILE_BYTES / MIB
-                );
-                (format!("scale-age-{times}"), times, what)
-            }
         };
         Case {
             parameter: Some(parameter as f64),
-            needs_drive: matches!(self, Self::Fill { .. } | Self::Age { .. }),
+            needs_drive: matches!(self, Self::Fill { .. }),
             share_least: 0.25,
             bytes_needed: match self {
                 // An inode, a name and index entries.
                 Self::CreateIn { files } | Self::LookUpIn { files } => files * KIB + 256 * MIB,
                 Self::OverwriteIn { bytes } => bytes + 256 * MIB,
-                Self::Fill { .. } | Self::Age { .. } => DRIVE_BYTES,
+                Self::Fill { .. } => DRIVE_BYTES,
             },
             files_needed: match self {
                 Self::CreateIn { files } | Self::LookUpIn { files } => Some(files + operations + 1000),
@@ -106,7 +94,7 @@ impl Point {
     }
 
     fn run(self, stage: &mut Stage<'_>) -> Result<Outcome> {
-        let operations = scaled(self.operations(), stage.scale, 64);
+        let operations = scaled(OPERATIONS, stage.scale, 64);
         match self {
             Self::CreateIn { files } => create_in(stage, files, operations),
             Self::LookUpIn { files } => look_up_in(stage, files, operations),
@@ -115,18 +103,6 @@ impl Point {
                 fill(stage.directory, percent, FILE_BYTES)?;
                 overwrite(stage, FILE_BYTES, operations)
             }
-            Self::Age { times } => {
-                age(stage.directory, times, stage.seed)?;
-                read_and_write(stage, (scaled(FILE_BYTES / MIB, stage.scale, 4)) * MIB)
-            }
-        }
-    }
-
-    /// Operations at scale 1.
-    fn operations(self) -> u64 {
-        match self {
-            Self::Age { .. } => 2 * FILE_BYTES / MIB,
-            _ => 5000,
         }
     }
 }
@@ -200,7 +176,7 @@ fn overwrite(stage: &mut Stage<'_>, bytes: u64, operations: u64) -> Result<Outco
         }
         Ok(())
     })?;
-    let (file, mut found) = (File::open(&path)?, [0; BLOCK]); // [SL6]
+    let (file, mut found) = (File::open(&path)?, [0; BLOCK]); // [SL5]
     for (offset, operation) in last {
         file.read_exact_at(&mut found, offset)?;
         if !content::is(WRITTEN + operation, offset, &found) {
@@ -238,58 +214,6 @@ fn fill(directory: &Path, percent: u64, beside: u64) -> Result<()> {
     }
 }
 
-/// A size from the power law of [SL5].
-fn power_law(random: &mut Random) -> u64 {
-    let (smallest, largest, exponent) = (KIB as f64, 16.0 * MIB as f64, 0.2);
-    let even = random.below(1 << 30) as f64 / f64::from(1 << 30);
-    let (low, high) = (smallest.powf(-exponent), largest.powf(-exponent));
-    (low - even * (low - high)).powf(-1.0 / exponent) as u64
-}
-
-/// [SL5].
-fn age(directory: &Path, times: u64, seed: u64) -> Result<()> {
-    let space = statvfs(directory)?;
-    let size = space.f_blocks * space.f_frsize;
-    let place = directory.join("age");
-    fs::create_dir(&place)?;
-    let mut random = Random::new(seed, 0xa9e);
-    let mut existing: Vec<u64> = Vec::new();
-    let piece: Vec<u8> = (0..16 * MIB / 8).flat_map(|word| word.to_le_bytes()).collect();
-    let (mut written, mut next) = (0, 0);
-    while written < times * size {
-        machine::check()?;
-        if used_percent(directory, FILE_BYTES)? > 70.0 {
-            while !existing.is_empty() && used_percent(directory, FILE_BYTES)? > 60.0 {
-                // Space of a removed file may be freed later: remove several, then check again.
-                for _ in 0..existing.len().div_ceil(16) {
-                    let number = existing.swap_remove(random.below(existing.len() as u64) as usize);
-                    fs::remove_file(place.join(file_name(number)))?;
-                }
-                rustix::fs::syncfs(File::open(&place)?)?;
-            }
-        }
-        let bytes = power_law(&mut random);
-        fs::write(place.join(file_name(next)), &piece[..bytes as usize])?;
-        existing.push(next);
-        (written, next) = (written + bytes, next + 1);
-    }
-    Ok(())
-}
-
-fn read_and_write(stage: &mut Stage<'_>, bytes: u64) -> Result<Outcome> {
-    let path = stage.directory.join("file");
-    lay_out(&path, 0, bytes)?;
-    stage.make_cold()?;
-    let (file, mut buffer) = (File::open(&path)?, vec![0; MIB as usize]);
-    let samples = timed(stage, &mut [&mut buffer], |buffer, watch| {
-        (0..bytes).step_by(MIB as usize).try_for_each(|offset| watch.time(|| Ok(file.read_exact_at(buffer, offset)?)))
-    })?;
-    if !content::is(0, bytes - MIB, &buffer) {
-        return Err(Failure::new("the file is not what was written to it"));
-    }
-    Ok(Outcome { latencies: percentiles(&samples), ..Outcome::counted(bytes, "bytes") })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -297,12 +221,11 @@ mod tests {
 
     #[test]
     fn points_are_measured_and_checked() {
-        // Fill, and age above zero, need their own file system.
+        // Fill needs its own file system.
         let points = [Point::CreateIn { files: 1000 }, Point::LookUpIn { files: 1000 }, Point::OverwriteIn { bytes: MIB }];
         run_all(&points.map(Point::case), 1e-2, |case, outcome, _| {
             assert_eq!((outcome.units, outcome.latencies.is_some()), (64.0, true), "{}", case.name);
         });
-        run_all(&[Point::Age { times: 0 }.case()], 1e-2, |_, outcome, _| assert_eq!(outcome.units, 4.0 * MIB as f64));
     }
 
     #[test]
@@ -313,19 +236,6 @@ mod tests {
         let failure = fill(place.path(), 50, space.f_blocks * space.f_frsize).expect_err("full");
         assert!(failure.to_string().ends_with("% of the file system are used instead of 50 %"), "{failure}");
         assert_eq!(fs::read_dir(place.path().join("fill")).expect("listed").count(), 0);
-    }
-
-    #[test]
-    fn sizes_follow_the_power_law() {
-        let mut random = Random::new(1, 1);
-        let mut sizes: Vec<u64> = (0..100_000).map(|_| power_law(&mut random)).collect();
-        sizes.sort_unstable();
-        assert!(sizes[0] >= KIB - 1 && sizes[sizes.len() - 1] <= 16 * MIB);
-        // Half of the files are small; nine tenths of the bytes are in the largest fifth.
-        assert!(sizes[sizes.len() / 2] < 64 * KIB, "{}", sizes[sizes.len() / 2]);
-        let all: u64 = sizes.iter().sum();
-        let largest: u64 = sizes[sizes.len() * 4 / 5..].iter().sum();
-        assert!(largest * 10 > all * 9, "{largest} of {all}");
     }
 
     #[test]
