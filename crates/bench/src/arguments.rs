@@ -197,7 +197,7 @@ pub struct Evaluation<E: ValueEnum + Send + Sync + 'static> {
     /// How.
     #[command(flatten)]
     pub common: Common,
-    /// Also write tables, JSON lines and plots to this directory
+    /// Also write tables and JSON lines to this directory
     #[arg(long, value_name = "DIRECTORY")]
     pub output: Option<PathBuf>,
 }

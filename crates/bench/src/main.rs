@@ -26,7 +26,6 @@ mod machine;
 mod measure;
 mod null_fs;
 mod output;
-mod plot;
 mod probe;
 mod report;
 mod romefs;

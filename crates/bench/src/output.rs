@@ -1,4 +1,4 @@
-//! Output of results: standard output, and a directory with tables, JSON lines and plots.
+//! Output of results: standard output, and a directory with tables and JSON lines.
 
 use std::fs;
 use std::io::{self, Write};
@@ -51,13 +51,12 @@ pub struct Outcome {
     tables: Vec<(String, Table)>,
     notes: Vec<String>,
     records: Vec<Value>,
-    plots: Vec<(String, String)>,
 }
 
 impl Outcome {
     /// An empty outcome.
     pub fn new(name: &'static str, title: impl Into<String>) -> Self {
-        Self { name, title: title.into(), tables: Vec::new(), notes: Vec::new(), records: Vec::new(), plots: Vec::new() }
+        Self { name, title: title.into(), tables: Vec::new(), notes: Vec::new(), records: Vec::new() }
     }
 
     /// Adds a table with a caption above it.
@@ -87,11 +86,6 @@ impl Outcome {
         self.records.push(record);
     }
 
-    /// Adds a plot; `part` distinguishes plots of the experiment.
-    pub fn plot(&mut self, part: &str, svg: String) {
-        self.plots.push((format!("{}-{part}.svg", self.name), svg));
-    }
-
     /// Prints the outcome, and writes it to a directory if one is given.
     fn publish(&self, machine: &str, as_json: bool, directory: Option<&Path>) -> Result<()> {
         let lines: String = self.records.iter().map(|record| format!("{record}\n")).collect();
@@ -104,8 +98,7 @@ impl Outcome {
         };
         fs::create_dir_all(directory).map_err(|error| Failure::new(format!("{}: {error}", directory.display())))?;
         write(&format!("{}.jsonl", self.name), &format!("{}\n{lines}", json!({ "machine": machine })))?;
-        write(&format!("{}.md", self.name), &format!("{text}{machine}\n"))?;
-        self.plots.iter().try_for_each(|(name, svg)| write(name, svg))
+        write(&format!("{}.md", self.name), &format!("{text}{machine}\n"))
     }
 
     fn markdown(&self) -> String {

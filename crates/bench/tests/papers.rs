@@ -7,20 +7,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Experiments, and their plots.
-const ROMEFS: [(&str, usize); 8] =
-    [("table4", 0), ("writes", 6), ("breakdown", 4), ("reads", 2), ("threads", 2), ("overhead", 0), ("graph", 0), ("threshold", 0)];
-const BYTEFS: [(&str, usize); 9] = [
-    ("loads", 0),
-    ("traffic", 2),
-    ("flash", 2),
-    ("breakdown", 1),
-    ("latency", 1),
-    ("log-size", 1),
-    ("recovery", 1),
-    ("create", 0),
-    ("discard", 0),
-];
+const ROMEFS: [&str; 8] = ["table4", "writes", "breakdown", "reads", "threads", "overhead", "graph", "threshold"];
+const BYTEFS: [&str; 9] = ["loads", "traffic", "flash", "breakdown", "latency", "log-size", "recovery", "create", "discard"];
 
 /// Runs the experiment that `words` begin with. Returns its records.
 fn run(paper: &str, words: &[&str], output: &Path) -> Vec<Value> {
@@ -41,21 +29,13 @@ fn run(paper: &str, words: &[&str], output: &Path) -> Vec<Value> {
 }
 
 #[test]
-fn every_experiment_writes_tables_lines_and_plots() {
+fn every_experiment_writes_tables_and_lines() {
     for (paper, experiments) in [("romefs", &ROMEFS[..]), ("bytefs", &BYTEFS)] {
         let output = tempfile::tempdir().expect("a directory");
-        for (experiment, plots) in experiments {
+        for experiment in experiments {
             run(paper, &[experiment], output.path());
             let read = |name: &str| fs::read_to_string(output.path().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
             assert!(read(&format!("{experiment}.md")).contains("|--"));
-            let names =
-                fs::read_dir(output.path()).expect("listed").map(|entry| entry.expect("read").file_name().into_string().expect("UTF-8"));
-            let svgs: Vec<String> = names.filter(|name| name.starts_with(&format!("{experiment}-")) && name.ends_with(".svg")).collect();
-            assert_eq!(svgs.len(), *plots, "{svgs:?}");
-            for name in svgs {
-                let svg = read(&name);
-                assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>") && svg.matches("<text").count() > 6, "{name}");
-            }
         }
     }
 }

@@ -8,7 +8,6 @@ use super::rig::{Rig, Variant};
 use super::setting::Setting;
 use crate::failure::Result;
 use crate::output::Outcome;
-use crate::plot::{self, Bars, Labels, Series};
 use crate::scene::MIB;
 use crate::table::Table;
 use crate::workloads::{Load, Workload};
@@ -26,8 +25,6 @@ const LATENCIES: [(&str, Option<&str>, (u32, u32)); 4] = [
     ("3/80 us", None, (3 * US, 80 * US)),
     ("3/80 us, CXL", Some("bytefs-cxl"), (3 * US, 80 * US)),
 ];
-/// Index of the drive of Table 4.
-const LATENCY_OF_TABLE_4: usize = 1;
 
 /// A figure of the paper.
 pub struct Figure {
@@ -35,7 +32,7 @@ pub struct Figure {
     title: &'static str,
     loads: &'static [Workload],
     drives: fn(&Setting) -> Vec<(&'static str, Rig)>,
-    show: fn(&Runs, &mut Outcome) -> Result<()>,
+    show: fn(&Runs, &mut Outcome),
     notes: &'static [&'static str],
 }
 
@@ -162,7 +159,7 @@ impl Figure {
             }
             drives.push(Driven { name, rig, courses });
         }
-        (self.show)(&Runs { loads, drives }, &mut outcome)?;
+        (self.show)(&Runs { loads, drives }, &mut outcome);
         self.notes.iter().for_each(|note| outcome.note(*note));
         Ok(outcome)
     }
@@ -180,25 +177,13 @@ impl Runs {
         table
     }
 
-    fn plot(&self, outcome: &mut Outcome, part: &str, labels: [&str; 2], series: &[Series<f64>], way: Bars) -> Result<()> {
-        let labels = Labels::new(labels[0], "load", labels[1]);
-        outcome.plot(part, plot::bars(&labels, &self.names().collect::<Vec<_>>(), series, way)?);
-        Ok(())
-    }
-
     /// Operations a second.
     fn rate(&self, drive: usize, load: usize) -> f64 {
         self.drives[drive].courses[load].operations_a_second()
     }
 }
 
-impl Driven {
-    fn series(&self, name: impl Into<String>, value: impl Fn(&Course) -> f64) -> Series<f64> {
-        Series::new(name, self.courses.iter().map(value))
-    }
-}
-
-fn show_loads(runs: &Runs, outcome: &mut Outcome) -> Result<()> {
+fn show_loads(runs: &Runs, outcome: &mut Outcome) {
     let head = ["load", "files", "workers", "operations", "a second, reckoned", "of it sync", "host, an operation"];
     let table = runs.table(head, |index| {
         let (load, course) = (&runs.loads[index], &runs.drives[0].courses[index]);
@@ -213,19 +198,18 @@ fn show_loads(runs: &Runs, outcome: &mut Outcome) -> Result<()> {
         ]
     });
     outcome.table("Each load by itself on a drive of its own", table);
-    Ok(())
 }
 
 fn written(bytes: [u64; 4]) -> u64 {
     bytes[0] + bytes[1]
 }
 
-fn show_traffic(runs: &Runs, outcome: &mut Outcome) -> Result<()> {
+fn show_traffic(runs: &Runs, outcome: &mut Outcome) {
     for drive in &runs.drives {
         let name = drive.name;
-        let ways = ["data", "metadata"].map(|kind| WAYS.map(|way| format!("{kind} {way}")));
+        let ways = ["data", "metadata"].into_iter().flat_map(|kind| WAYS.map(|way| format!("{kind} {way}")));
         let head = ["bytes an operation", "user wrote", "user read"].map(str::to_owned).into_iter();
-        let table = runs.table(head.chain(ways.clone().into_iter().flatten()).chain(["written / user".to_owned()]), |load| {
+        let table = runs.table(head.chain(ways).chain(["written / user".to_owned()]), |load| {
             let course = &drive.courses[load];
             let user = course.done.written_bytes;
             let bytes = [user, course.done.read_bytes].into_iter().chain(course.bytes(is_data)).chain(course.bytes(|each| !is_data(each)));
@@ -242,16 +226,6 @@ fn show_traffic(runs: &Runs, outcome: &mut Outcome) -> Result<()> {
             Structure::ALL.map(|structure| format!("{:.0}", course.each(written(course.bytes(|each| each == structure))))).to_vec()
         });
         outcome.table(format!("By structure, both paths, {name}"), table);
-        let share = |course: &Course, wanted: bool, way: usize| {
-            let bytes = course.bytes(|structure| is_data(structure) == wanted)[way];
-            100.0 * bytes as f64 / course.bytes(|_| true).iter().sum::<u64>().max(1) as f64
-        };
-        let mut series = Vec::new();
-        for (names, wanted) in ways.into_iter().zip([true, false]) {
-            series.extend(names.into_iter().enumerate().map(|(way, name)| drive.series(name, |course| share(course, wanted, way))));
-        }
-        let title = format!("Bytes between host and drive, {name}");
-        runs.plot(outcome, name, [&title, "share of the bytes [%]"], &series, Bars::Stacked)?;
     }
     let table = runs.table(["metadata bytes an operation", "transactions", "journal", "journal / transactions"], |load| {
         let metadata = |drive: usize| {
@@ -262,10 +236,9 @@ fn show_traffic(runs: &Runs, outcome: &mut Outcome) -> Result<()> {
         vec![format!("{ours:.0}"), format!("{journal:.0}"), format!("{:.2} x", journal / ours.max(1.0))]
     });
     outcome.table("Metadata, both ways and both paths", table);
-    Ok(())
 }
 
-fn show_flash(runs: &Runs, outcome: &mut Outcome) -> Result<()> {
+fn show_flash(runs: &Runs, outcome: &mut Outcome) {
     for drive in &runs.drives {
         let head = [
             drive.name,
@@ -293,15 +266,9 @@ fn show_flash(runs: &Runs, outcome: &mut Outcome) -> Result<()> {
         });
         outcome.table(format!("Flash, {}", drive.name), table);
     }
-    for (part, pages) in [("read", (|flash| flash.pages_read) as fn(&FlashCounts) -> u64), ("programmed", |flash| flash.pages_programmed)] {
-        let of = |drive: &Driven| drive.series(drive.name, |course| 1e3 * course.each(pages(&course.drive.flash)));
-        let series: Vec<_> = runs.drives.iter().map(of).collect();
-        runs.plot(outcome, part, [&format!("Flash pages {part}"), "pages for 1,000 operations"], &series, Bars::Grouped)?;
-    }
-    Ok(())
 }
 
-fn show_breakdown(runs: &Runs, outcome: &mut Outcome) -> Result<()> {
+fn show_breakdown(runs: &Runs, outcome: &mut Outcome) {
     let head = ["load"].into_iter().chain(Variant::ALL.map(Variant::name)).chain(["log / dual", "whole / dual"]);
     let table = runs.table(head, |load| {
         let rates = [0, 1, 2].map(|drive| runs.rate(drive, load));
@@ -309,10 +276,9 @@ fn show_breakdown(runs: &Runs, outcome: &mut Outcome) -> Result<()> {
         rates.map(|rate| format!("{rate:.0}")).into_iter().chain(gains).collect()
     });
     outcome.table("Operations a second, reckoned", table);
-    plot_rates(runs, outcome, "Throughput with each part of ByteFS", "dual interface only", 0, runs.drives.len())
 }
 
-fn show_latency(runs: &Runs, outcome: &mut Outcome) -> Result<()> {
+fn show_latency(runs: &Runs, outcome: &mut Outcome) {
     let head = |first: &'static str| [first].into_iter().chain(LATENCIES.map(|(name, ..)| name));
     for (variant, first) in [(Variant::Whole, 0), (Variant::Dual, LATENCIES.len())] {
         let table = runs.table(head(variant.name()), |load| {
@@ -332,17 +298,9 @@ fn show_latency(runs: &Runs, outcome: &mut Outcome) -> Result<()> {
         (0..LATENCIES.len()).map(gain).collect()
     });
     outcome.table("What the log and the transactions add at each latency", gains);
-    plot_rates(runs, outcome, "ByteFS by the latency of the flash", "40/60 us", LATENCY_OF_TABLE_4, LATENCIES.len())
 }
 
-/// Plots the rates on the first drives, relative to that on one of them.
-fn plot_rates(runs: &Runs, outcome: &mut Outcome, title: &str, base_name: &str, base: usize, drives: usize) -> Result<()> {
-    let relative = |drive| (0..runs.loads.len()).map(move |load| runs.rate(drive, load) / runs.rate(base, load));
-    let series: Vec<Series<f64>> = (0..drives).map(|drive| Series::new(runs.drives[drive].name, relative(drive))).collect();
-    runs.plot(outcome, "throughput", [title, &format!("operations a second [{base_name} = 1]")], &series, Bars::Grouped)
-}
-
-fn show_log_size(runs: &Runs, outcome: &mut Outcome) -> Result<()> {
+fn show_log_size(runs: &Runs, outcome: &mut Outcome) {
     let drives = 0..runs.drives.len();
     let relative = |drive: usize, load: usize| runs.rate(drive, load) / runs.rate(0, load);
     let head = ["log of the paper"].into_iter().chain(runs.drives.iter().map(|drive| drive.name));
@@ -352,9 +310,4 @@ fn show_log_size(runs: &Runs, outcome: &mut Outcome) -> Result<()> {
     let here = runs.drives.iter().map(|drive| format!("{:.2} MiB", drive.rig.staging_bytes as f64 / MIB as f64));
     table.row(["log of this run".to_owned()].into_iter().chain(here));
     outcome.table("Operations a second, reckoned, and as a ratio to the smallest log", table);
-    let points = |load| drives.clone().map(move |drive| (SIZES_MIB[drive] as f64, relative(drive, load)));
-    let series: Vec<_> = runs.names().enumerate().map(|(load, name)| Series::new(name, points(load))).collect();
-    let labels = Labels::new("ByteFS by the size of the write log", "log at the paper's scale [MiB]", "operations a second [64 MiB = 1]");
-    outcome.plot("throughput", plot::lines(&labels, &series)?);
-    Ok(())
 }

@@ -13,7 +13,6 @@ use super::setting::{PAPER_LOG_BYTES, Setting};
 use crate::failure::{Failure, Result};
 use crate::machine;
 use crate::output::Outcome;
-use crate::plot::{self, Labels, Series};
 use crate::report::time;
 use crate::scene::{MIB, virtual_time};
 use crate::table::Table;
@@ -149,15 +148,6 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
         }));
     }
     outcome.table(format!("Write log of {} MiB, filled by varmail, strict", log_bytes / MIB), table);
-    let seconds = |of: &dyn Fn(&Recovered) -> f64| -> Vec<(f64, f64)> {
-        results.iter().map(|result| (result.lines_in_log as f64 * LINE_BYTES as f64 / MIB as f64, of(result))).collect()
-    };
-    let series = [
-        Series::new("host, all", seconds(&|result| result.host().wall.as_secs_f64())),
-        Series::new("reckoned, all", seconds(&|result| result.reckoned_ns() as f64 / 1e9)),
-    ];
-    let labels = Labels::new("Time to recover", "lines in the write log [MiB]", "time [s]");
-    outcome.plot("time", plot::lines(&labels, &series)?);
     outcome.note(format!("the paper: {PAPER}, after YCSB, how full its log of 256 MB was is not said"));
     outcome.note("host: what this program takes, in brackets of its processor; opening the image (which scans the log for its index) included; reckoned: what the drive's flash and links would take, which opening is no part of");
     outcome.note("nothing was unmounted: the file system is dropped as a killed process leaves it, with one transaction open and, at 100 %, a cleaning cut; cuts at every step are the crash tests' affair");

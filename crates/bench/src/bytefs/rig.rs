@@ -26,7 +26,7 @@ impl Variant {
     /// All, in the order of Fig. 12.
     pub const ALL: [Self; 3] = [Self::Dual, Self::Log, Self::Whole];
 
-    /// Name in tables and plots.
+    /// Name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Dual => "dual interface only",

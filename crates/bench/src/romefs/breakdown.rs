@@ -12,7 +12,6 @@ use super::setting::{Setting, Variant, Volume, pattern};
 use crate::failure::{Failure, Result};
 use crate::machine;
 use crate::output::Outcome;
-use crate::plot::{self, Bars, Labels, Series};
 use crate::report::time;
 use crate::scene::Scene;
 use crate::stopwatch::{Purpose, Purposes, Stopwatch};
@@ -96,21 +95,7 @@ fn one_load(setting: &Setting, outcome: &mut Outcome, part: &str, caption: &str)
     }
     outcome.table(format!("Time, {caption}"), times);
     outcome.table(format!("Bytes to the device, {caption}"), bytes);
-    let mut draw = |what: &str, unit: &str, of: &dyn Fn(&Broken) -> Vec<f64>| -> Result<()> {
-        let percent = |parts: Vec<f64>| parts.iter().map(|part| 100.0 * part / parts.iter().sum::<f64>().max(1.0)).collect::<Vec<_>>();
-        let of_sizes: Vec<Vec<f64>> = sizes.iter().map(|broken| percent(of(broken))).collect();
-        let name_and_values = PARTS.iter().enumerate().take(of_sizes[0].len());
-        let series: Vec<Series<f64>> =
-            name_and_values.map(|(part, name)| Series::new(*name, of_sizes.iter().map(|parts| parts[part]))).collect();
-        let labels = Labels::new(format!("{what}, {caption}"), "request size", format!("share of the {unit} [%]"));
-        outcome.plot(
-            &format!("{}-{part}", if unit == "mean" { "time" } else { "bytes" }),
-            plot::bars(&labels, &SIZES.map(Size::name), &series, Bars::Stacked)?,
-        );
-        Ok(())
-    };
-    draw("Time of a write", "mean", &|broken| broken.times().to_vec())?;
-    draw("Bytes to the device", "bytes", &|broken| broken.bytes().to_vec())
+    Ok(())
 }
 
 fn measure(setting: &Setting, size: Size, sufficient: bool) -> Result<Broken> {

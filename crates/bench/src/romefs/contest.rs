@@ -146,16 +146,6 @@ impl Standing {
         self.bytes as f64 * 1e9 / self.elapsed_ns.max(1) as f64
     }
 
-    /// Throughput between recorded points: (bytes so far, MB/s).
-    pub fn throughput(&self) -> Vec<(f64, f64)> {
-        let between = |pair: &[Point]| {
-            let seconds = pair[1].seconds - pair[0].seconds;
-            (seconds > 0.0 && pair[1].bytes > pair[0].bytes)
-                .then(|| (pair[1].bytes as f64, (pair[1].bytes - pair[0].bytes) as f64 / seconds / 1e6))
-        };
-        self.course.windows(2).filter_map(between).collect()
-    }
-
     /// Throughput of the last quarter of the load divided by that of the second.
     pub fn settled(&self) -> f64 {
         let end = self.course.last().map_or(0, |point| point.bytes);
@@ -202,11 +192,10 @@ mod tests {
         let point = |bytes: u64, seconds: f64| Point { bytes: bytes * 1_000_000, seconds, memory_bytes: 0 };
         let result = result(vec![point(0, 0.0), point(25, 1.0), point(50, 2.0), point(75, 3.0), point(100, 5.0)]);
         assert!((result.settled() - 0.5).abs() < 1e-9);
-        assert_eq!(result.throughput(), [(25e6, 25.0), (50e6, 25.0), (75e6, 25.0), (100e6, 12.5)]);
     }
 
     #[test]
     fn no_course_has_no_speed() {
-        assert_eq!((result(Vec::new()).settled(), result(Vec::new()).throughput().len()), (0.0, 0));
+        assert_eq!(result(Vec::new()).settled(), 0.0);
     }
 }

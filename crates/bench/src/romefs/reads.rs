@@ -43,7 +43,7 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
             load_bytes / MIB,
             in_logs / MIB
         );
-        writes::publish(&mut outcome, &format!("1-{ratio}"), &caption, &results)?;
+        writes::publish(&mut outcome, &format!("1-{ratio}"), &caption, &results);
     }
     writes::explain(&mut outcome);
     outcome.note(format!("a size has the whole load or {REQUESTS_MAX} requests; the cache keeps what the sizes before it read"));

@@ -26,7 +26,7 @@ pub const SIZES: [Size; 6] =
 pub const REQUEST_BYTES_MAX: u64 = (MIB + MIB / 10).next_multiple_of(SECTOR_BYTES as u64);
 
 impl Size {
-    /// Name in tables and plots.
+    /// Name in tables.
     pub fn name(self) -> String {
         let short = |bytes: u64| match bytes {
             MIB => "1 MiB".to_owned(),

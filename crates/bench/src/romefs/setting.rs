@@ -132,7 +132,7 @@ impl Variant {
     /// All.
     pub const ALL: [Self; 4] = [Self::Default, Self::BlocksOnly, Self::SmallBlocksOnly, Self::LruCache];
 
-    /// Name in tables and plots.
+    /// Name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Default => "RomeFS",

@@ -9,7 +9,6 @@ use super::requests::{Alignment, Size};
 use super::setting::{Setting, Variant, Volume, timing};
 use crate::failure::Result;
 use crate::output::Outcome;
-use crate::plot::{self, Labels, Series};
 use crate::scene::MIB;
 use crate::table::Table;
 
@@ -37,7 +36,6 @@ fn one_operation(setting: &Setting, outcome: &mut Outcome, operation: Operation,
     let name = if operation == Operation::Write { "writes" } else { "reads" };
     let (file_bytes, load_bytes) = (setting.file_bytes(RATIO), setting.load_bytes(RATIO));
     let mut table = Table::new([name, "RomeFS", "of the drive's", "of raw", "raw", "raw of the drive's"]);
-    let (mut ours, mut limits) = (Vec::new(), Vec::new());
     for threads in THREADS {
         let load = Load { operation, size: SIZE, alignment: Alignment::Sector, threads, bytes: load_bytes, seed: 1 };
         let (_scene, device) = setting.virtual_device(file_bytes)?;
@@ -63,14 +61,8 @@ fn one_operation(setting: &Setting, outcome: &mut Outcome, operation: Operation,
         outcome.record(json!({
             "operation": name, "threads": threads, "bytes": standing.bytes, "gb_per_s": rate, "raw_gb_per_s": limit, "drive_gb_per_s": drive,
         }));
-        ours.push((threads as f64, rate));
-        limits.push((threads as f64, limit));
     }
     outcome.table(format!("{name}, {} MiB for each number of threads, memory zone : file = 1 : {RATIO}", load_bytes / MIB), table);
-    let drive = [(0.0, drive_rate as f64 / 1e9), (16.0, drive_rate as f64 / 1e9)];
-    let series = [Series::new("RomeFS", ours), Series::new("raw block path", limits), Series::new("the drive's bandwidth", drive)];
-    let labels = Labels::new(format!("Random {name} of (0, 1 MiB) on one file"), "threads", "throughput [GB/s]");
-    outcome.plot(name, plot::lines(&labels, &series)?);
     Ok(())
 }
 

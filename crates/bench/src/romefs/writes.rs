@@ -5,7 +5,6 @@ use super::requests::{Alignment, SIZES, Size};
 use super::setting::{Setting, Variant, Volume};
 use crate::failure::Result;
 use crate::output::Outcome;
-use crate::plot::{self, Bars, Labels, Series};
 use crate::report::time;
 use crate::scene::MIB;
 use crate::table::Table;
@@ -45,7 +44,7 @@ fn one_load(setting: &Setting, ratio: u64, outcome: &mut Outcome) -> Result<()> 
         results.push((size, Variant::ALL.into_iter().map(on).collect::<Result<Vec<Standing>>>()?));
     }
     let part = format!("1-{ratio}");
-    publish(outcome, &part, &format!("memory zone : load = 1 : {ratio} ({} MiB)", load_bytes / MIB), &results)?;
+    publish(outcome, &part, &format!("memory zone : load = 1 : {ratio} ({} MiB)", load_bytes / MIB), &results);
 
     let mut table = Table::new(["size", "last / second quarter", "logs merged", "blocks written back"]);
     for (size, standings) in &results {
@@ -54,24 +53,11 @@ fn one_load(setting: &Setting, ratio: u64, outcome: &mut Outcome) -> Result<()> 
         table.row([size.name(), settled, work.merges.to_string(), work.block_write_backs.to_string()]);
     }
     outcome.table(format!("RomeFS, 1 : {ratio}: throughput of the last quarter over that of the second"), table);
-
-    let ours = |of: &dyn Fn(&Standing) -> Vec<(f64, f64)>| -> Vec<Series<(f64, f64)>> {
-        results.iter().map(|(size, standings)| Series::new(size.name(), of(&standings[0]))).collect()
-    };
-    let mib = MIB as f64;
-    let throughput = ours(&|standing| standing.throughput().into_iter().map(|(bytes, rate)| (bytes / mib, rate)).collect());
-    let labels = Labels::new(format!("RomeFS over a load of 1:{ratio}"), "written [MiB]", "throughput [MB/s]");
-    outcome.plot(&format!("throughput-1-{ratio}"), plot::lines(&labels, &throughput)?);
-    let memory = ours(&|standing| {
-        standing.course.iter().map(|point| (point.bytes as f64 / mib, point.memory_bytes as f64 / mib)).collect::<Vec<_>>()
-    });
-    let labels = Labels::new(format!("RomeFS over a load of 1:{ratio}"), "written [MiB]", "memory zone in use [MiB]");
-    outcome.plot(&format!("memory-1-{ratio}"), plot::lines(&labels, &memory)?);
     Ok(())
 }
 
-/// Adds a contest's table, records and bars. The first variant is ours.
-pub fn publish(outcome: &mut Outcome, part: &str, caption: &str, results: &[(Size, Vec<Standing>)]) -> Result<()> {
+/// Adds a contest's tables and records. The first variant is ours.
+pub fn publish(outcome: &mut Outcome, part: &str, caption: &str, results: &[(Size, Vec<Standing>)]) {
     let [ours, others @ ..] = Variant::ALL.map(Variant::name);
     let mut ratios = Table::new(["all told", ours].into_iter().chain(others.into_iter().flat_map(|name| [name, "ratio"])));
     let mut times = Table::new(["requests: mean / median / p99"].into_iter().chain(Variant::ALL.map(Variant::name)));
@@ -94,16 +80,4 @@ pub fn publish(outcome: &mut Outcome, part: &str, caption: &str, results: &[(Siz
     }
     outcome.table(caption, ratios);
     outcome.table(format!("The requests alone, {caption}"), times);
-    let groups: Vec<String> = results.iter().map(|(size, _)| size.name()).collect();
-    let series: Vec<Series<f64>> = Variant::ALL
-        .iter()
-        .enumerate()
-        .map(|(index, variant)| {
-            let ratio = |standings: &Vec<Standing>| standings[index].all_told_ns() / standings[0].all_told_ns();
-            Series::new(variant.name(), results.iter().map(|(_, standings)| ratio(standings)))
-        })
-        .collect();
-    let labels = Labels::new(caption, "request size", "time a request, all told [RomeFS = 1]");
-    outcome.plot(part, plot::bars(&labels, &groups, &series, Bars::Grouped)?);
-    Ok(())
 }
