@@ -10,9 +10,9 @@
 //!
 //! `cases/` has one file for each row of the table, `romefs/` one for each experiment of its paper, `bytefs/` one for the figures that run
 //! loads and one for each other experiment, `workloads/` the loads of the ByteFS paper. `measure.rs` takes the times, `report.rs` judges
-//! them, `output.rs` runs cases and experiments and prints their results, `scene.rs` makes devices and file systems. `probe.rs` records
-//! where the engine stores, `stopwatch.rs` how long each access takes. `null_fs/` is the FUSE file system that keeps everything in memory
-//! and nothing safe, and `served.rs` serves such file systems. `age/` makes file systems old.
+//! them, `figures.rs` writes numbers, `output.rs` runs cases and experiments and prints their results, `scene.rs` makes devices and file
+//! systems. `probe.rs` records where the engine stores, `stopwatch.rs` how long each access takes. `null_fs/` is the FUSE file system
+//! that keeps everything in memory and nothing safe, and `served.rs` serves such file systems. `age/` makes file systems old.
 
 #![forbid(unsafe_code)]
 
@@ -22,6 +22,7 @@ mod bytefs;
 mod cases;
 mod compare;
 mod failure;
+mod figures;
 mod machine;
 mod measure;
 mod null_fs;

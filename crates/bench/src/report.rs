@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::figures::{bytes, time};
 use crate::measure::Samples;
 use crate::table::Table;
 
@@ -170,20 +171,6 @@ pub fn table(case: &str, rows: &[Row]) -> Table {
     table
 }
 
-/// A time with a suitable unit.
-pub fn time(nanoseconds: f64) -> String {
-    match nanoseconds.abs() {
-        below if below < 10_000.0 => format!("{:.2} us", nanoseconds / 1e3),
-        below if below < 1_000_000.0 => format!("{:.1} us", nanoseconds / 1e3),
-        below if below < 1_000_000_000.0 => format!("{:.1} ms", nanoseconds / 1e6),
-        _ => format!("{:.2} s", nanoseconds / 1e9),
-    }
-}
-
-fn bytes(bytes: f64) -> String {
-    if bytes < f64::from(1 << 20) { format!("{bytes:.0} B") } else { format!("{:.0} MiB", bytes / f64::from(1 << 20)) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,10 +187,5 @@ mod tests {
         assert_eq!(met(row(RowTarget::Shown)), None);
         assert_eq!(met(Row { undecided: true, ..row(RowTarget::OverAtMost(20.0)) }), None);
         assert_eq!(met(Row { target: RowTarget::Below(1.0), ..Row::value("nothing", 0.0) }), Some(false));
-    }
-
-    #[test]
-    fn times_are_shown_in_a_fitting_unit() {
-        assert_eq!([1_234.0, 56_789.0, 2_500_000.0, 3e9].map(time), ["1.23 us", "56.8 us", "2.5 ms", "3.00 s"]);
     }
 }

@@ -4,8 +4,8 @@ use super::contest::{self, Load, Operation, Standing};
 use super::requests::{Alignment, SIZES, Size};
 use super::setting::{Setting, Variant, Volume};
 use crate::failure::Result;
+use crate::figures::time;
 use crate::output::Outcome;
-use crate::report::time;
 use crate::scene::MIB;
 use crate::table::Table;
 

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::figures;
 use super::markdown::Page;
 use crate::compare::case::Group;
 use crate::compare::peer::{Peer, name_of};
@@ -11,6 +10,7 @@ use crate::compare::statistics::{NOISE_MAX, Ratio, Summary, disturbance, ratio, 
 use crate::compare::store::Results;
 use crate::compare::subject::{Comparison, Standing, Subject};
 use crate::compare::targets::{ComparisonTarget, Judgement, Measure, Point, TABLE, Verdict, is_case};
+use crate::figures;
 
 /// A mount slower than FUSE itself by this factor is listed.
 const FAR: f64 = 1.5;

@@ -8,7 +8,6 @@
 //! `chapters.rs` writes each chapter into a page of `markdown.rs`.
 
 mod chapters;
-mod figures;
 mod markdown;
 
 use std::collections::BTreeMap;
