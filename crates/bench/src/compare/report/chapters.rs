@@ -6,6 +6,7 @@ use super::markdown::Page;
 use crate::compare::case::Group;
 use crate::compare::peer::{Peer, name_of};
 use crate::compare::record::{Calibration, Percentiles, SameDrive};
+use crate::compare::same_drive::detour::is_equal;
 use crate::compare::statistics::{NOISE_MAX, Ratio, Summary, disturbance, ratio, usual_noise};
 use crate::compare::store::Results;
 use crate::compare::subject::{Comparison, Standing, Subject};
@@ -14,8 +15,6 @@ use crate::figures;
 
 /// A mount slower than FUSE itself by this factor is listed.
 const FAR: f64 = 1.5;
-/// Largest accepted deviation between the two paths to the same drive.
-const DEVIATION_MAX: f64 = 0.05;
 const MEBIBYTE: f64 = 1_048_576.0;
 
 fn cells<const N: usize>(cells: [&str; N]) -> Vec<String> {
@@ -327,7 +326,7 @@ pub fn calibration(page: &mut Page, drives: &BTreeMap<u32, SameDrive>) {
     );
     let row = |(us, row): (&u32, &Calibration)| {
         let ratio = row.loop_ns / row.drive_ns;
-        let is_near = if (ratio - 1.0).abs() <= DEVIATION_MAX { "yes" } else { "no" };
+        let is_near = if is_equal(row.loop_ns, row.drive_ns) { "yes" } else { "no" };
         vec![
             us.to_string(),
             row.request.clone(),
