@@ -81,6 +81,8 @@ pub enum Mutant {
     RunNotSplit,
     /// [BR3] of `index/runs.rs`: the checksum lines of a group of blocks that is taken apart stay taken.
     RunLinesKept,
+    /// [MP3] of `data/move_pieces.rs`: what a piece took for a block that does not move stays taken.
+    PieceRestKept,
     /// R8: a record is persisted before the blocks that it names are flushed.
     BlocksNotFlushed,
     /// R9: a write releases its range before its commit.

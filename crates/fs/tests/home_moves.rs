@@ -312,3 +312,23 @@ fn the_background_thread_moves_beside_writers_and_ends_with_the_mount() {
     assert_eq!((left(&fs, file), pages(&fs)), (0, 0));
     holds(&fs, file, &content);
 }
+
+/// A first home that is refused leaves the file system as it was: older builds still mount it.
+#[test]
+fn a_home_that_is_refused_gives_no_feature() {
+    let fs = limited(&device(), HomeLimit::Bytes(BLOCK as u64));
+    let (file, content) = file_of(&fs, b"a", 2);
+    let link = create(&fs, InodeNumber::ROOT, b"link", file_type::SYMLINK);
+    let before = fs.superblock().incompat;
+    assert!(matches!(fs.set_home(file, Home::Memory), Err(Error::NoSpace { zone: "memory" })));
+    assert!(matches!(fs.set_home(link, Home::Memory), Err(Error::InvalidArgument(_))));
+    assert!(
+        matches!(set(&fs, file, "memory", SetAttributeMode::Any), Err(Error::NoSpace { zone: "memory" })),
+        "not asked to have homes first"
+    );
+    assert!(matches!(set(&fs, file, "memory", SetAttributeMode::Replace), Err(Error::NoData)));
+    assert!(fs.superblock().incompat == before && !fs.has_homes());
+    holds(&fs, file, &content);
+    fs.set_home(file, Home::Block).expect("has a home");
+    assert!(fs.has_homes());
+}

@@ -115,6 +115,11 @@ impl MemoryAllocator {
         taken
     }
 
+    /// Takes pages in a row for several extents; nobody is refused what it needs if there are none.
+    pub(crate) fn take_row_of_pages(&self, count: u64) -> Option<LineAddress> {
+        self.try_extent(count, Need::Growth).ok()
+    }
+
     fn try_extent(&self, count: u64, need: Need) -> Result<LineAddress> {
         let full = Error::NoSpace { zone: "memory" };
         let lines = count * PAGE_LINES;

@@ -3,9 +3,10 @@
 //! [HM1] The feature *memory home* is durable in the superblock before the first inode names the memory zone as its home, so before the first
 //!       record that has pages, and it is never cleared: builds that do not know it refuse the device from then on.
 //! [HM2] A home is where *new* extents go; where the memory zone has no room the block zone serves. Setting it changes no data: that moves
-//!       later (`moves.rs`). A file is not set to a home that has no room for it.
-//! [HM3] Moving is one transaction a block, under its range lock, and a record says where its block lies: a move that was interrupted, by a
-//!       crash or by another home, is continued by moving what lies elsewhere. Times and bytes of the file do not change.
+//!       later (`moves.rs`). A file is not set to a home that has no room for it, and what is refused gives no feature.
+//! [HM3] Moving is one transaction a piece (`move_pieces.rs`) or a block, under its range lock, and a record says where its block lies: a move
+//!       that was interrupted, by a crash or by another home, is continued by moving what lies elsewhere. Times and bytes of the file do
+//!       not change.
 
 use std::ops::ControlFlow;
 
@@ -15,23 +16,22 @@ use tandemfs_format::superblock::incompat;
 use tandemfs_format::{InodeNumber, SECTOR_BYTES};
 
 use super::FileView;
+use super::move_pieces::piece_blocks;
 use super::rewrite::Rewrite;
 use crate::alloc::Need;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::index::block::{Base, BaseChange, Block};
 use crate::index::tree::{self, Found};
-use crate::inodes::InCoreInode;
+use crate::inodes::{InCoreInode, State};
 use crate::mutant::{Mutant, on};
 use crate::space::Zone;
 use crate::statistics::add;
 use crate::types::{Home, SetAttributeMode};
 use crate::volume::{Tx, now};
 
-/// Blocks that one step of a move looks at.
-const STEP_BLOCKS: u64 = 256;
-/// A step of a move ends after so many bytes.
-const STEP_BYTES: u64 = 1 << 20;
+/// Blocks that one step of a move looks at, if none of them lies elsewhere.
+const STEP_BLOCKS: u64 = 512;
 
 /// What became of a block that was to move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub(super) enum Moved {
     InUse,
 }
 
-/// The next blocks of a file that lie elsewhere.
+/// The next blocks of a file that lie elsewhere, all in one piece ([MP1] of `move_pieces.rs`).
 #[derive(Debug, Default)]
 pub(super) struct Elsewhere {
     pub(super) blocks: Vec<u64>,
@@ -96,10 +96,18 @@ impl FileSystem {
     /// nothing was changed; `ReadOnly`, `Stopped`, `Stale`.
     pub fn set_home(&self, number: InodeNumber, home: Home) -> Result<()> {
         self.volume.health.check_writable()?;
-        if home != Home::Auto {
+        if home != Home::Auto && !self.has_homes() {
+            self.check_home(number, home, SetAttributeMode::Any)?;
             self.gain_memory_homes()?;
         }
         self.put_home(number, home, SetAttributeMode::Any)
+    }
+
+    /// The reasons for which [`put_home`](Self::put_home) would refuse a home, before the file system has the feature ([HM2]).
+    pub(crate) fn check_home(&self, number: InodeNumber, home: Home, mode: SetAttributeMode) -> Result<()> {
+        let file = self.inodes.get(&self.volume, number)?;
+        may_be_set(number, &file.state.read(), mode)?;
+        if home == Home::Memory { self.must_have_room(&file) } else { Ok(()) }
     }
 
     /// Sets a home on a file system that has the feature, or none on any. `mode` takes *auto* for no home.
@@ -109,17 +117,7 @@ impl FileSystem {
             self.must_have_room(&file)?;
         }
         let mut state = file.state.write();
-        if state.removed {
-            return Err(Error::Stale(number));
-        }
-        if !matches!(state.inode.file_type(), file_type::REGULAR | file_type::DIRECTORY) {
-            return Err(Error::InvalidArgument("only regular files and directories have a home"));
-        }
-        match (mode, Home::of(&state.inode)) {
-            (SetAttributeMode::Create, Home::Memory | Home::Block) => return Err(Error::Exists),
-            (SetAttributeMode::Replace, Home::Auto) => return Err(Error::NoData),
-            _ => {}
-        }
+        may_be_set(number, &state, mode)?;
         let mut new = state.inode.clone();
         new.flags = new.flags & !(flags::HOME_MEMORY | flags::HOME_BLOCK) | home.flags();
         if new.flags != state.inode.flags {
@@ -197,13 +195,11 @@ impl FileSystem {
         let file = self.inodes.get(&self.volume, number)?;
         file.must_be_regular("only regular files have blocks to move")?;
         let elsewhere = self.blocks_elsewhere(&file, None, block)?;
-        for block in elsewhere.blocks {
-            self.with_room(|| self.move_block_home(&file, block))?;
-        }
+        self.move_piece(&file, &elsewhere.blocks, &mut |block| self.with_room(|| self.move_block_home(&file, block)).map(drop))?;
         Ok(elsewhere.next)
     }
 
-    /// Blocks that lie elsewhere than in `home`, or in the file's own, among the next ones from `block` on.
+    /// Blocks that lie elsewhere than in `home`, or in the file's own: those of the next piece from `block` on that has some.
     pub(super) fn blocks_elsewhere(&self, file: &InCoreInode, home: Option<Home>, block: u64) -> Result<Elsewhere> {
         let state = file.state.read();
         if state.removed {
@@ -211,12 +207,14 @@ impl FileSystem {
         }
         let (owner, home) = (state.owner(file.number), home.unwrap_or_else(|| Home::of(&state.inode)));
         let (mut found_elsewhere, mut seen) = (Elsewhere::default(), 0);
+        let piece_of = |block| block / piece_blocks(&self.volume);
         if home == Home::Auto || !state.has_blocks() {
             return Ok(found_elsewhere);
         }
         let _ended = tree::walk_range(&self.volume, owner, state.root(), block..u64::MAX, &mut |found| {
             let Found::Block(number, record) = found else { return Ok(ControlFlow::Continue(())) };
-            if seen == STEP_BLOCKS || found_elsewhere.bytes >= STEP_BYTES {
+            let is_over = found_elsewhere.blocks.first().map_or(seen == STEP_BLOCKS, |first| piece_of(*first) != piece_of(number));
+            if is_over {
                 found_elsewhere.next = Some(number);
                 return Ok(ControlFlow::Break(()));
             }
@@ -242,7 +240,7 @@ impl FileSystem {
         let bytes = u64::from(old.base.sectors()) * SECTOR_BYTES as u64;
         match &old.base {
             Base::Unwritten(run) => self.move_unwritten(file, &view, block, &old, run.count)?,
-            _ => drop(self.rewrite_locked(file, block, Rewrite::Home)?),
+            _ => drop(self.rewrite_locked(file, block, Rewrite::Home(None))?),
         }
         add(&self.volume.live.work.home_moved_bytes, bytes);
         Ok(Moved::Bytes)
@@ -265,8 +263,23 @@ impl FileSystem {
     }
 }
 
+/// Refuses a home that an inode cannot have, or not by this `mode`, which takes *auto* for no home.
+fn may_be_set(number: InodeNumber, state: &State, mode: SetAttributeMode) -> Result<()> {
+    if state.removed {
+        return Err(Error::Stale(number));
+    }
+    if !matches!(state.inode.file_type(), file_type::REGULAR | file_type::DIRECTORY) {
+        return Err(Error::InvalidArgument("only regular files and directories have a home"));
+    }
+    match (mode, Home::of(&state.inode)) {
+        (SetAttributeMode::Create, Home::Memory | Home::Block) => Err(Error::Exists),
+        (SetAttributeMode::Replace, Home::Auto) => Err(Error::NoData),
+        _ => Ok(()),
+    }
+}
+
 /// Whether a base lies in another zone than the home asks for.
-fn is_elsewhere(home: Home, base: &Base) -> bool {
+pub(super) fn is_elsewhere(home: Home, base: &Base) -> bool {
     match home {
         Home::Auto => false,
         Home::Memory => base.run().is_some() && !base.is_in_memory(),

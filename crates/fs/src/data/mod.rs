@@ -12,6 +12,7 @@ mod layout;
 mod link_target;
 pub(crate) mod log_plan;
 mod modified;
+mod move_pieces;
 mod moves;
 mod mutants;
 mod plan;

@@ -6,8 +6,8 @@
 //! [MV2] A block that is leased, or has no room at home, stays, and its file is tried again, at growing intervals. If new data went to the block
 //!       zone for want of room ([HM2]), all files with a home are searched as soon as there is room. Damaged blocks stay as well; they are
 //!       tried again by the next mount only.
-//! [MV3] A step moves a few blocks, each in a transaction of its own, and holds no lock between two of them: an unmount ends the thread after
-//!       a step. Each block's home is looked up anew under its range, so a home that was set meanwhile counts.
+//! [MV3] A step moves one piece (`move_pieces.rs`) and holds no lock afterwards: an unmount ends the thread after a step. The home is looked
+//!       up anew under the range of each piece or block, so a home that was set meanwhile counts.
 //! [MV4] The background thread moves for a share of the time, smaller while others commit, and stops for whoever asks it for something else.
 //!       It takes no measure to get room: those belong to operations that somebody waits for.
 
@@ -17,6 +17,7 @@ use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 
 use super::home::Moved;
+use super::move_pieces::is_of_a_block;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -177,20 +178,24 @@ impl FileSystem {
     fn try_some(&self, number: InodeNumber, from: u64, is_left: &mut bool) -> Result<Option<u64>> {
         let file = self.inodes.get(&self.volume, number)?;
         let elsewhere = self.blocks_elsewhere(&file, None, from)?;
-        for block in elsewhere.blocks {
+        let mut move_alone = |block| {
             match self.move_block_home(&file, block) {
                 Ok(Moved::Bytes | Moved::AtHome) => {}
                 Ok(Moved::InUse) => *is_left = true,
-                Err(Error::NoSpace { .. }) => {
-                    *is_left = true;
-                    return Ok(None);
-                }
-                Err(error @ (Error::Damaged { .. } | Error::DamagedData { .. } | Error::LostData { .. } | Error::Device(_))) => {
+                Err(error) if is_of_a_block(&error) => {
                     tracing::warn!(%error, inode = number.get(), block, "a block stays where it is");
                 }
                 Err(error) => return Err(error),
             }
+            Ok(())
+        };
+        match self.move_piece(&file, &elsewhere.blocks, &mut move_alone) {
+            Ok(()) => Ok(elsewhere.next),
+            Err(Error::NoSpace { .. }) => {
+                *is_left = true;
+                Ok(None)
+            }
+            Err(error) => Err(error),
         }
-        Ok(elsewhere.next)
     }
 }

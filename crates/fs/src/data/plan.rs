@@ -138,7 +138,7 @@ impl<'p> Planner<'p> {
         if self.view.zone != Zone::Memory || blocks < 2 || self.by_blocks {
             return;
         }
-        let Ok(at) = self.volume.take_data(Zone::Memory, blocks * each, Need::Growth) else { return };
+        let Some(at) = self.volume.take_row(Zone::Memory, blocks * each) else { return };
         (0..blocks).for_each(|block| tx.took(space::data(at.nth(block * each), each)));
         self.ahead.set(Some((at, blocks)));
     }

@@ -1,9 +1,10 @@
 //! Rewrites blocks without new data: their logs and sectors become other sectors (RomeFS §3.5.2). Some callers rewrite one block;
-//! write-back rewrites several at once.
+//! write-back rewrites several at once, and a move of a file to its home commits several together.
 //!
 //! [RW1] Nothing is overwritten: a block goes to fresh sectors, or fills its own unwritten ones. One FLUSH serves all blocks that are
 //!       written together, after the last of them and before the first of their transactions (RULES R8).
-//! [RW2] Each block is its own transaction: a crash or failure concerns only one block. So each transaction is bounded (RULES R11).
+//! [RW2] Each block is its own transaction: a crash or failure concerns only one block. So each transaction is bounded (RULES R11). Pieces
+//!       of a move have one for all their blocks ([MP1] of `move_pieces.rs`).
 //! [RW3] The range of each block is locked from before its lookup until its commit (RULES R7, R9). No other lock is held while the device
 //!       works, so writers of other blocks of the same files continue.
 //! [RW4] No deadlock: a thread that holds ranges of several blocks never waits for another range. A block with a busy range is skipped; a
@@ -50,8 +51,8 @@ pub(super) enum Rewrite {
     MoveOut,
     /// To have at least this many sectors, with zeros after its old content.
     Lengthen(u32),
-    /// To lie in the zone that is the file's home ([HM3] of `home.rs`).
-    Home,
+    /// To lie in the zone that is the file's home ([HM3] of `home.rs`): there, if the caller's transaction took space for it.
+    Home(Option<DataAddress>),
 }
 
 /// A block about to be rewritten, with its sectors allocated.
@@ -75,6 +76,21 @@ pub(super) struct Job<'v, 'f> {
     bytes: Range<usize>,
 }
 
+/// Blocks of a batch whose bytes are durable, and what they are now.
+struct Stored<'v, 'f> {
+    jobs: Vec<Job<'v, 'f>>,
+    extents: SmallVec<[NewExtent; 1]>,
+    durable: Durable,
+}
+
+/// A batch that the device failed.
+struct NotStored<'v, 'f> {
+    jobs: Vec<Job<'v, 'f>>,
+    error: Error,
+    /// It failed the new sectors or pages, and it is not known which ([RW5]).
+    is_suspect: bool,
+}
+
 /// Host memory for a batch, reused for the next batch.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
@@ -82,7 +98,7 @@ pub(super) struct Scratch {
     logs: Vec<u8>,
 }
 
-impl Job<'_, '_> {
+impl<'v, 'f> Job<'v, 'f> {
     fn length(&self) -> usize {
         self.sectors as usize * SECTOR_BYTES
     }
@@ -112,6 +128,34 @@ impl Job<'_, '_> {
         let inside = self.inside.min(into.len());
         into[inside..].fill(0);
         Ok(())
+    }
+
+    /// The block with its new sectors or pages, of which logs behind their end stay.
+    fn into_target(self, new: NewExtent) -> (Target<'static>, Tx<'v>, Option<RangeGuard<'f>>) {
+        let length = self.length();
+        let slots = self.old.logs.map(|slot| slot.filter(|log| log.end() as usize > length));
+        let action = Action::Extent { new, fill: self.fill, bytes: Bytes::Owned(Vec::new()), slots, stores: SmallVec::new() };
+        (Target::changed(self.block, self.old, action), self.tx, self.range)
+    }
+}
+
+/// What a rewritten block counts for.
+struct Rewritten {
+    bytes: u64,
+    log_bytes: u64,
+}
+
+impl Rewritten {
+    fn of(job: &Job<'_, '_>) -> Self {
+        let lines: u64 = job.old.logs().map(|log| log.class.lines()).sum();
+        Self { bytes: job.length() as u64, log_bytes: lines * LINE_BYTES as u64 }
+    }
+
+    fn count(&self, volume: &Volume) {
+        let work = &volume.live.work;
+        count(&work.block_write_backs);
+        add(&work.write_back_bytes, self.bytes);
+        add(&work.write_back_freed_bytes, self.log_bytes);
     }
 }
 
@@ -148,10 +192,10 @@ impl FileSystem {
         let count_before = old.base.sectors();
         let start = block * block_bytes;
         let inside = view.size.saturating_sub(start).min(block_bytes) as usize;
-        let whole = (inside.div_ceil(SECTOR_BYTES) as u32).max(count_before);
+        let whole = self.whole_sectors(&view, &old, block);
         let (wanted, sectors) = match why {
             Rewrite::WriteBack => (old.has_logs(), whole),
-            Rewrite::Home => (old.base.is_in_memory() != (view.zone == Zone::Memory), whole),
+            Rewrite::Home(_) => (old.base.is_in_memory() != (view.zone == Zone::Memory), whole),
             // Only its current size: the hole that it left has that size.
             Rewrite::MoveOut => {
                 let sector = old.base.run().and_then(|run| run.at.sector());
@@ -171,16 +215,23 @@ impl FileSystem {
             None => self.take_anew(&view, &old, sectors, why, may_use_room)?,
         };
         let mut tx = Tx::new(volume);
-        if own.is_none() {
+        if own.is_none() && !matches!(why, Rewrite::Home(Some(_))) {
             tx.took(space::data(at, sectors.into()));
         }
         Ok(Some(Job { file, view, block, start, inside, old, at, sectors, fill: own.is_some(), tx, range, bytes: 0..0 }))
     }
 
+    /// Sectors that a block has once it is rewritten as a whole.
+    pub(super) fn whole_sectors(&self, view: &FileView, old: &Block, block: u64) -> u32 {
+        let block_bytes = u64::from(self.volume.geometry.block_bytes());
+        let inside = view.size.saturating_sub(block * block_bytes).min(block_bytes);
+        (inside.div_ceil(SECTOR_BYTES as u64) as u32).max(old.base.sectors())
+    }
+
     /// Takes new sectors or pages for a block: in the file's home, or in the block zone if the memory zone has none.
     fn take_anew(&self, view: &FileView, old: &Block, sectors: u32, why: Rewrite, may_use_room: &mut bool) -> Result<DataAddress> {
-        if why == Rewrite::Home {
-            return self.volume.take_data(view.zone, sectors.into(), Need::Growth);
+        if let Rewrite::Home(given) = why {
+            return given.map_or_else(|| self.volume.take_data(view.zone, sectors.into(), Need::Growth), Ok);
         }
         let log_lines = old.logs().map(|log| log.class.lines()).sum();
         let to_memory = why != Rewrite::WriteBack || policy::writes_back_to_memory(&old.base, log_lines, sectors);
@@ -216,7 +267,64 @@ impl FileSystem {
     }
 
     /// Rewrites a batch: one transfer reads all blocks, one writes them, one FLUSH, then one transaction each. `done` gets each result.
-    pub(super) fn rewrite_all(&self, mut jobs: Vec<Job<'_, '_>>, scratch: &mut Scratch, done: &mut dyn FnMut(InodeNumber, Result<bool>)) {
+    pub(super) fn rewrite_all(&self, jobs: Vec<Job<'_, '_>>, scratch: &mut Scratch, done: &mut dyn FnMut(InodeNumber, Result<bool>)) {
+        // Dropping the transaction of a block that fails frees its sectors ([RW5]).
+        let Stored { jobs, extents, durable } = match self.store_all(jobs, scratch, &mut |job, error| done(job.file.number, Err(error))) {
+            Ok(stored) => stored,
+            Err(NotStored { jobs, error: error @ Error::Stopped { .. }, .. }) => return done(jobs[0].file.number, Err(error)), // RULES R15
+            Err(NotStored { mut jobs, error, is_suspect }) => {
+                jobs.iter_mut().filter(|_| is_suspect).for_each(|job| job.tx.suspect());
+                return self.each_by_itself(jobs, error, done);
+            }
+        };
+        let (fenced, flushed) = durable;
+        for (job, extent) in jobs.into_iter().zip(extents) {
+            let number = job.file.number;
+            done(number, self.commit_anew(job, extent, (fenced.for_another(), flushed.for_another())).map(|()| true));
+        }
+    }
+
+    /// Rewrites blocks of one file as `rewrite_all` does, but commits them by one transaction, which took their space. What fails is left out
+    /// of it; the error is that of the last of them.
+    pub(super) fn rewrite_together(&self, mut tx: Tx<'_>, file: &InCoreInode, jobs: Vec<Job<'_, '_>>) -> Result<()> {
+        let mut result = Ok(());
+        let mut leave_out = |job: Job<'_, '_>, error| {
+            if !on(Mutant::PieceRestKept) {
+                tx.free(space::data(job.at, job.sectors.into()));
+            }
+            result = Err(error);
+        };
+        let Stored { jobs, extents, durable } = match self.store_all(jobs, &mut Scratch::default(), &mut leave_out) {
+            Ok(stored) => stored,
+            Err(NotStored { error, is_suspect, .. }) => {
+                if is_suspect {
+                    tx.suspect();
+                }
+                return Err(error);
+            }
+        };
+        if jobs.is_empty() {
+            return result;
+        }
+        let end = jobs.iter().map(|job| job.start + job.length() as u64).max();
+        let rewritten: Vec<Rewritten> = jobs.iter().map(Rewritten::of).collect();
+        let mut targets: Vec<Target<'_>> = jobs.into_iter().zip(extents).map(|(job, new)| job.into_target(new).0).collect();
+        commit(tx, file, &mut targets, durable, |inode| {
+            if end >= Some(inode.size) {
+                inode.state &= !state::TAIL_STALE;
+            }
+        })?;
+        rewritten.iter().for_each(|one| one.count(&self.volume));
+        result
+    }
+
+    /// Reads the blocks of a batch, composes them and makes their new sectors or pages durable. `failed` gets what cannot be composed.
+    fn store_all<'v, 'f>(
+        &self,
+        mut jobs: Vec<Job<'v, 'f>>,
+        scratch: &mut Scratch,
+        failed: &mut dyn FnMut(Job<'v, 'f>, Error),
+    ) -> std::result::Result<Stored<'v, 'f>, NotStored<'v, 'f>> {
         let volume = &self.volume;
         let mut end = 0;
         for job in &mut jobs {
@@ -226,43 +334,33 @@ impl FileSystem {
         if scratch.blocks.len() < end {
             scratch.blocks.resize(end, 0);
         }
-        let mut composed = Vec::with_capacity(jobs.len());
-        match load(volume, &jobs, scratch) {
-            Err(error) => return self.each_by_itself(jobs, error, done),
-            Ok(loaded) => {
-                let mut rest = &scratch.logs[..];
-                for (job, loaded) in jobs.into_iter().zip(loaded) {
-                    let (logs, further) = rest.split_at(job.old.logs().map(|log| log.length as usize).sum());
-                    rest = further;
-                    match loaded.and_then(|()| job.compose(volume, &mut scratch.blocks[job.bytes.clone()], logs)) {
-                        Ok(()) => composed.push(job),
-                        Err(error) => {
-                            mutants::keep_sectors(volume, &job.old.base);
-                            done(job.file.number, Err(error)); // dropping its transaction frees its sectors ([RW5])
-                        }
-                    }
-                }
-            }
-        }
-        let mut jobs = composed;
-        if jobs.is_empty() {
-            return;
-        }
-        let mut extents: SmallVec<[NewExtent; 1]> = SmallVec::new();
-        let (fenced, flushed) = match self.store_anew(&jobs, &scratch.blocks, &mut extents) {
-            Ok(durable) => durable,
-            Err(error @ Error::Device(_)) => {
-                for job in &mut jobs {
-                    job.tx.suspect();
-                }
-                return self.each_by_itself(jobs, error, done);
-            }
-            Err(error) => return done(jobs[0].file.number, Err(error)), // the file system has stopped (RULES R15)
+        let loaded = match load(volume, &jobs, scratch) {
+            Ok(loaded) => loaded,
+            Err(error) => return Err(NotStored { jobs, error, is_suspect: false }),
         };
-        mutants::own_checksums(&mut extents);
-        for (job, extent) in jobs.into_iter().zip(extents) {
-            let number = job.file.number;
-            done(number, self.commit_anew(job, extent, (fenced.for_another(), flushed.for_another())).map(|()| true));
+        let mut composed = Vec::with_capacity(jobs.len());
+        let mut rest = &scratch.logs[..];
+        for (job, loaded) in jobs.into_iter().zip(loaded) {
+            let (logs, further) = rest.split_at(job.old.logs().map(|log| log.length as usize).sum());
+            rest = further;
+            match loaded.and_then(|()| job.compose(volume, &mut scratch.blocks[job.bytes.clone()], logs)) {
+                Ok(()) => composed.push(job),
+                Err(error) => {
+                    mutants::keep_sectors(volume, &job.old.base);
+                    failed(job, error);
+                }
+            }
+        }
+        let (jobs, mut extents) = (composed, SmallVec::new());
+        if jobs.is_empty() {
+            return Ok(Stored { jobs, extents, durable: (Fenced::nothing_stored(), Flushed::nothing_written()) });
+        }
+        match self.store_anew(&jobs, &scratch.blocks, &mut extents) {
+            Ok(durable) => {
+                mutants::own_checksums(&mut extents);
+                Ok(Stored { jobs, extents, durable })
+            }
+            Err(error) => Err(NotStored { jobs, is_suspect: matches!(error, Error::Device(_)), error }),
         }
     }
 
@@ -309,22 +407,15 @@ impl FileSystem {
 
     /// Commits one block ([RW2]), then releases its range.
     fn commit_anew(&self, job: Job<'_, '_>, new: NewExtent, durable: Durable) -> Result<()> {
-        let Job { file, block, start, old, fill, tx, range, bytes, .. } = job;
-        let length = bytes.len();
-        let lines: u64 = old.logs().map(|log| log.class.lines()).sum();
-        let slots = old.logs.map(|slot| slot.filter(|log| log.end() as usize > length));
-        let action = Action::Extent { new, fill, bytes: Bytes::Owned(Vec::new()), slots, stores: SmallVec::new() };
-        let mut targets = [Target::changed(block, old, action)];
-        commit(tx, file, &mut targets, durable, |inode| {
-            if start + length as u64 >= inode.size {
+        let (file, end, rewritten) = (job.file, job.start + job.length() as u64, Rewritten::of(&job));
+        let (target, tx, range) = job.into_target(new);
+        commit(tx, file, &mut [target], durable, |inode| {
+            if end >= inode.size {
                 inode.state &= !state::TAIL_STALE;
             }
         })?;
         drop(range);
-        let work = &self.volume.live.work;
-        count(&work.block_write_backs);
-        add(&work.write_back_bytes, length as u64);
-        add(&work.write_back_freed_bytes, lines * LINE_BYTES as u64);
+        rewritten.count(&self.volume);
         Ok(())
     }
 

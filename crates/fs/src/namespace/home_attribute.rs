@@ -68,6 +68,7 @@ impl FileSystem {
             return Err(Error::NotPermitted); // as all attributes of this namespace
         }
         if home != Home::Auto && !self.has_homes() {
+            self.check_home(number, home, mode)?; // what would be refused anyway must not make anyone ask for the feature
             if on(Mutant::FeatureByAttribute) {
                 self.enable_homes()?;
             } else {

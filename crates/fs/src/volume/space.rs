@@ -99,6 +99,14 @@ impl Volume {
         }
     }
 
+    /// Takes data in a row for several blocks at once. Who gets none takes it a block at a time, so that is no refusal of growth.
+    pub(crate) fn take_row(&self, zone: Zone, count: u64) -> Option<DataAddress> {
+        match zone {
+            Zone::Block => self.sectors.take(count, Need::Growth).ok().map(DataAddress::Sector),
+            Zone::Memory => self.memory.take_row_of_pages(count).map(DataAddress::Page),
+        }
+    }
+
     /// Takes data from the first of two zones that has it. The error is the first one's.
     pub(crate) fn take_data_in(&self, (zone, other): (Zone, Option<Zone>), count: u64, need: impl Fn(Zone) -> Need) -> Result<DataAddress> {
         match (self.take_data(zone, count, need(zone)), other) {
