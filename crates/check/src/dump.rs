@@ -75,7 +75,10 @@ impl<'d> Dump<'d> {
             let map = geometry.map_units();
             writeln!(out, "maps         units {} to {}", map.start, map.end - 1)?;
         }
-        writeln!(out, "blocks       {} sectors of 4 KiB, blocks of {} B", geometry.block_sectors(), geometry.block_bytes())?;
+        match geometry.block_sectors() {
+            0 => writeln!(out, "blocks       none, blocks of {} B", geometry.block_bytes())?,
+            sectors => writeln!(out, "blocks       {sectors} sectors of 4 KiB, blocks of {} B", geometry.block_bytes())?,
+        }
         writeln!(out, "checksums    {:?}", superblock.checksum_kind)?;
         writeln!(out, "created      {} s since 1970", superblock.created_seconds)?;
         writeln!(out, "clean        {}", superblock.clean)?;

@@ -58,8 +58,10 @@ impl Checker<'_> {
             self.lines.claim(first.start_unit * UNIT_LINES, 2);
         }
         let total = image.geometry.block_sectors();
-        self.sectors.claim(0, 1);
-        self.sectors.claim(total, total.next_multiple_of(PIECE_SECTORS) - total);
+        if total > 0 {
+            self.sectors.claim(0, 1);
+            self.sectors.claim(total, total.next_multiple_of(PIECE_SECTORS) - total);
+        }
     }
 
     fn kind_fits(&self, index: u64, kind: PieceKind) -> bool {

@@ -147,7 +147,7 @@ fn known(drive: &Drive) -> heads::Known {
     let description = drive.description();
     let mut sector = vec![0; SECTOR_BYTES];
     let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: &mut sector }];
-    let is_read = drive.transfer(Structure::Superblock, &mut requests, &mut || {}).is_ok();
+    let is_read = description.block_bytes > 0 && drive.transfer(Structure::Superblock, &mut requests, &mut || {}).is_ok();
     heads::Known {
         identity: BlockIdentity::decode(&sector).filter(|_| is_read),
         memory_bytes: description.memory_bytes / UNIT_BYTES * UNIT_BYTES,
@@ -169,6 +169,9 @@ fn check_sizes(drive: &Drive, superblock: &Superblock) -> Result<(), CheckError>
 }
 
 fn read_identity(drive: &Drive, heads: &mut Heads, reading: Reading) -> Result<(), CheckError> {
+    if !heads.superblock.geometry.has_block_zone() {
+        return Ok(());
+    }
     let mut sector = vec![0; SECTOR_BYTES];
     let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: &mut sector }];
     let read = drive.transfer(Structure::Superblock, &mut requests, &mut || {});

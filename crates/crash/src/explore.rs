@@ -196,7 +196,7 @@ impl Explorer {
     /// # Errors
     /// As [`Explorer::explore`].
     pub fn explore_random(&mut self, count: usize, count_last: usize) -> Result<(), String> {
-        let mix = Mix::draw(&mut self.random, self.setting.block_zone_bytes);
+        let mix = Mix::draw(&mut self.random, self.setting.room_bytes());
         let operations: Vec<Operation> = (0..count).map(|_| mix.next(&mut self.random)).collect();
         // Operations with many parts are several transactions, so each part is an operation of its own.
         let parts: Vec<Operation> = operations.iter().flat_map(Operation::parts).filter(|part| *part != Operation::Crash).collect();

@@ -65,6 +65,16 @@ impl Setting {
         Self { memory_bytes: self.memory_bytes + (16 << 20), has_memory_homes: true, ..self }
     }
 
+    /// The same without a block zone: all files lie in the memory zone.
+    pub fn without_blocks(self) -> Self {
+        Self { block_zone_bytes: 0, ..self.with_memory_homes() }
+    }
+
+    /// Space that files may try to fill.
+    pub fn room_bytes(&self) -> u64 {
+        if self.block_zone_bytes > 0 { self.block_zone_bytes } else { self.memory_bytes / 2 }
+    }
+
     /// The same on a drive with firmware, whose transactions serve the file system.
     pub fn with_firmware(self) -> Self {
         Self { has_firmware: true, ..self }

@@ -10,6 +10,7 @@
 //!       in a run of whole units that the superblock names, and the units behind the rings are ordinary units.
 
 use crate::size::size;
+use crate::superblock::incompat;
 use crate::{DataAddress, LINE_BYTES, LineAddress, PAGE_LINES, SECTOR_BYTES, Sector, UNIT_BYTES, UNIT_LINES};
 
 /// Offsets of the two superblocks from the start of the memory zone, in bytes.
@@ -143,7 +144,9 @@ impl Geometry {
         if memory_bytes < MEMORY_BYTES_MIN {
             return Err(GeometryError::MemoryTooSmall { found: memory_bytes });
         }
-        if block_bytes_total < BLOCK_BYTES_MIN {
+        // Where all files can lie in the memory zone, the other one may be missing as a whole.
+        let has_blocks = block_bytes_total > 0 || incompat::KNOWN & incompat::MEMORY_HOME == 0;
+        if has_blocks && block_bytes_total < BLOCK_BYTES_MIN {
             return Err(GeometryError::BlocksTooSmall { found: block_bytes_total });
         }
         let address_count = 1_u64 << 40;
@@ -199,6 +202,11 @@ impl Geometry {
     /// Units of 2 MiB in the memory zone.
     pub fn memory_units(&self) -> u64 {
         self.memory_bytes / UNIT_BYTES
+    }
+
+    /// Whether there is a block zone; without it all files lie in the memory zone (feature *memory home*).
+    pub fn has_block_zone(&self) -> bool {
+        self.block_sectors > 0
     }
 
     /// Sectors of the block zone, the identity's included.

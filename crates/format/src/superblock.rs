@@ -360,6 +360,9 @@ impl Superblock {
             bytes.ring_count.get(),
             bytes.ring_bytes.get().into(),
         )?;
+        if !geometry.has_block_zone() && bytes.incompat.get() & incompat::MEMORY_HOME == 0 {
+            return Err(SuperblockError::Field { field: "block_sectors", found: 0 });
+        }
         if geometry.memory_bytes() != bytes.memory_bytes.get() {
             return Err(SuperblockError::Field { field: "memory_bytes", found: bytes.memory_bytes.get() });
         }

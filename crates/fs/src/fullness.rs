@@ -35,7 +35,8 @@ fn short_zones(space: &Space, large_file_bytes: u64, block_bytes: u64) -> Vec<Sh
         short.push(ShortZone { zone: "block", what: "little space is left for file data", advice });
     }
     if short.is_empty() && is_short(space.memory.available_bytes + space.memory.data_log_bytes, space.memory.total_bytes) {
-        short.push(memory("small writes take the slower block path"));
+        let has_blocks = space.block.total_bytes > 0;
+        short.push(memory(if has_blocks { "small writes take the slower block path" } else { "little space is left for file data" }));
     }
     short
 }

@@ -11,7 +11,7 @@
 
 use tandemfs_format::mapping::PAGE_RECORDS;
 use tandemfs_format::segment::Region;
-use tandemfs_format::{PAGE_LINES, UNIT_LINES};
+use tandemfs_format::{PAGE_LINES, SECTOR_BYTES, UNIT_BYTES, UNIT_LINES};
 
 use crate::alloc::regions::{RegionRoom, TRANSIENT_REGION_LINES};
 use crate::file_system::FileSystem;
@@ -72,10 +72,15 @@ impl FileSystem {
             vector_lines,
             free_units: memory.free_units_after_a_creation(),
         };
-        let (mut fits, mut beyond) = (0, volume.sectors.whole_blocks() + 1);
+        let in_memory = !geometry.has_block_zone(); // there data and its metadata share units
+        let pages = memory.available_for_extents() / SECTOR_BYTES as u64;
+        let most = if in_memory { pages / geometry.block_sectors_each() } else { volume.sectors.whole_blocks() };
+        let units = |blocks: u64| if in_memory { (blocks * u64::from(geometry.block_bytes())).div_ceil(UNIT_BYTES) } else { 0 };
+        let holds = |blocks| MetadataRoom { free_units: room.free_units.saturating_sub(units(blocks)), ..room }.holds(blocks);
+        let (mut fits, mut beyond) = (0, most + 1);
         while fits + 1 < beyond {
             let middle = fits + (beyond - fits) / 2;
-            if room.holds(middle) { fits = middle } else { beyond = middle }
+            if holds(middle) { fits = middle } else { beyond = middle }
         }
         fits * u64::from(geometry.block_bytes())
     }

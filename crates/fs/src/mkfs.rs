@@ -73,7 +73,7 @@ pub fn make_file_system(drive: &Drive, options: &FormatOptions) -> Result<Superb
         label: options.label.clone(),
         geometry: places,
         checksum_kind: options.checksum_kind,
-        incompat: unchecked,
+        incompat: if places.has_block_zone() { unchecked } else { unchecked | incompat::MEMORY_HOME },
         ro_compat: ro_compat::KNOWN,
         compat: compat::KNOWN,
         clean: false,
@@ -100,15 +100,12 @@ fn write_first_state(drive: &Drive, superblock: &Superblock, options: &FormatOpt
     for offset in SUPERBLOCK_OFFSETS {
         drop(drive.persist(Structure::Superblock, LineAddress::new(offset / LINE_BYTES as u64), &[0; 1024])?);
     }
-    if options.discard {
-        discard_all(drive, geometry.block_sectors());
+    if geometry.has_block_zone() {
+        if options.discard {
+            discard_all(drive, geometry.block_sectors());
+        }
+        write_identity(drive, superblock)?;
     }
-    let mut sector = vec![0; SECTOR_BYTES];
-    sector[..size_of::<BlockIdentity>()].copy_from_slice(BlockIdentity::of(superblock).as_bytes());
-    let mut requests = [BlockRequest::Write { sector: Sector::new(0), buffer: &sector }];
-    let written = drive.transfer(Structure::Superblock, &mut requests, &mut || {})?;
-    drop::<Flushed>(drive.flush_blocks(written)?);
-
     drop(zero_pages(drive, Structure::AllocationMap, geometry.segment_line(0), SEGMENT_TABLE_LINES)?);
     for (index, region) in (0..).zip(FIRST_REGIONS) {
         drop(zero_pages(drive, structure_of(region), geometry.unit(geometry.fixed_units() + index), FIRST_HIGH_WATER)?);
@@ -131,6 +128,15 @@ fn write_first_state(drive: &Drive, superblock: &Superblock, options: &FormatOpt
     store(Structure::Inode, address, &root.encode_hot(&Inode::place(pair, InodeNumber::ROOT, address)))?;
     store(Structure::Inode, address.nth(1), &root.encode_cold(&Inode::place(pair, InodeNumber::ROOT, address.nth(1))))?;
     drop(drive.fence(in_flight));
+    Ok(())
+}
+
+fn write_identity(drive: &Drive, superblock: &Superblock) -> Result<()> {
+    let mut sector = vec![0; SECTOR_BYTES];
+    sector[..size_of::<BlockIdentity>()].copy_from_slice(BlockIdentity::of(superblock).as_bytes());
+    let mut requests = [BlockRequest::Write { sector: Sector::new(0), buffer: &sector }];
+    let written = drive.transfer(Structure::Superblock, &mut requests, &mut || {})?;
+    drop::<Flushed>(drive.flush_blocks(written)?);
     Ok(())
 }
 

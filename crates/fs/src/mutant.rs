@@ -81,6 +81,8 @@ pub enum Mutant {
     RunNotSplit,
     /// [BR3] of `index/runs.rs`: the checksum lines of a group of blocks that is taken apart stay taken.
     RunLinesKept,
+    /// [HM4] of `data/home.rs`: a file without a home of its own goes to the block zone, also where there is none.
+    MissingZoneIgnored,
     /// [MP3] of `data/move_pieces.rs`: what a piece took for a block that does not move stays taken.
     PieceRestKept,
     /// R8: a record is persisted before the blocks that it names are flushed.

@@ -43,7 +43,7 @@ pub fn odd_zones(geometry: &Geometry, checksums: bool) -> Vec<OddZone> {
             ),
         });
     }
-    if block < memory {
+    if block > 0 && block < memory {
         odd.push(OddZone {
             zone: "block",
             has_bytes: block,

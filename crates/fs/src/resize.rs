@@ -128,7 +128,11 @@ impl FileSystem {
             }
         };
         let memory_bytes = size("memory", growth.memory_bytes, before.memory_bytes(), memory_found, UNIT_BYTES)?;
-        let block_bytes = size("block", growth.block_bytes, before.block_sectors() * sector, block_found, sector)?;
+        let block_bytes = match growth.block_bytes {
+            None if !before.has_block_zone() => 0,
+            Some(1..) if !before.has_block_zone() => return Err(Error::InvalidArgument("a file system without a block zone gets none")),
+            wanted => size("block", wanted, before.block_sectors() * sector, block_found, sector)?,
+        };
         let at = |unit| {
             let (rings, each) = (before.ring_count(), before.ring_bytes());
             Geometry::with_map_at(unit, memory_bytes, block_bytes, before.block_bytes(), rings, each)

@@ -329,25 +329,27 @@ impl Scrub {
                 self.find(found(offset, copy.len() as u64, cause));
             }
         }
-        let mut sector = vec![0; SECTOR_BYTES];
-        let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: &mut sector }];
-        let read = medium.drive.transfer(Structure::Superblock, &mut requests, &mut || {}).map(drop);
-        self.counts.bytes += SECTOR_BYTES as u64;
-        match read {
-            Err(error) => self.find(found(0, SECTOR_BYTES as u64, error.to_string())),
-            Ok(()) => match medium.journal.superblock().block_half(&sector) {
-                BlockHalf::Partner { .. } => {}
-                _ => self.find(found(
-                    0,
-                    SECTOR_BYTES as u64,
-                    "the first sector of the block zone does not name the pair and its stamp".into(),
-                )),
-            },
+        if medium.geometry.has_block_zone()
+            && let Err(cause) = self.identity(medium)
+        {
+            self.find(found(0, SECTOR_BYTES as u64, cause));
         }
         let units = medium.geometry.memory_units();
         let verify = |address, line: &Line| Segment::decode(line, medium.pair, address, units).map(drop);
         for first in (0..SEGMENT_TABLE_LINES).step_by(PAGE_LINES as usize) {
             self.lines(medium, None, Structure::AllocationMap, medium.geometry.segment_line(first), PAGE_LINES, &verify);
+        }
+    }
+
+    /// Reads the identity. The error is what is wrong with it.
+    fn identity(&mut self, medium: Medium<'_>) -> std::result::Result<(), String> {
+        let mut sector = vec![0; SECTOR_BYTES];
+        let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: &mut sector }];
+        self.counts.bytes += SECTOR_BYTES as u64;
+        medium.drive.transfer(Structure::Superblock, &mut requests, &mut || {}).map(drop).map_err(|error| error.to_string())?;
+        match medium.journal.superblock().block_half(&sector) {
+            BlockHalf::Partner { .. } => Ok(()),
+            _ => Err("the first sector of the block zone does not name the pair and its stamp".into()),
         }
     }
 

@@ -12,6 +12,7 @@
 //!       copy of either half has become foreign, and the stamp costs one write of the superblock.
 //! [IS5] If the superblock has two different stamps, an earlier change was interrupted: then the identity that was read may be in a volatile
 //!       cache of the drive, or torn. It is written again and flushed before [IS2] replaces the other stamp.
+//! [IS6] Without a block zone there is no identity, and no other half that could be of another time: the stamp of `mkfs` stays.
 //!
 //! A crash leaves an accepted pair at every instant: before [IS2] is durable both halves have the old stamp; until the identity is durable
 //! it has the old or the new one (or is torn, [`BlockHalf::Torn`]), and every copy of the superblock names both, or the old one twice if the
@@ -53,6 +54,9 @@ pub(crate) fn read_first_sector(drive: &Drive) -> Result<Vec<u8>> {
 /// # Errors
 /// `PairMismatch`, `StampMismatch`, `IdentityDamaged`.
 pub(crate) fn verify(drive: &Drive, superblock: &Superblock, sector: &[u8]) -> Result<u64> {
+    if !superblock.geometry.has_block_zone() {
+        return Ok(superblock.stamps.current); // [IS6]
+    }
     let device = drive.description().name.clone();
     let expected = superblock.pair;
     match superblock.block_half(sector) {
@@ -69,7 +73,7 @@ pub(crate) fn verify(drive: &Drive, superblock: &Superblock, sector: &[u8]) -> R
 /// # Errors
 /// Those of [`verify`] and of the device. What is on the device is an accepted pair.
 pub(crate) fn renew(drive: &Drive, superblock: &mut Superblock) -> Result<()> {
-    if !superblock.has(ro_compat::STAMP) {
+    if !superblock.has(ro_compat::STAMP) || !superblock.geometry.has_block_zone() {
         return Ok(());
     }
     let mut sector = read_first_sector(drive)?;

@@ -48,6 +48,9 @@ impl FileSystem {
     /// `ReadOnly`, `Stopped`; `NotSupported` if the drive does not discard, or damaged metadata holds space back.
     pub fn trim_step(&self, trim: &mut Trim) -> Result<bool> {
         self.volume.health.check_writable()?;
+        if !self.volume.geometry.has_block_zone() {
+            return Err(Error::NotSupported("the file system has no block zone, and there is nothing to discard in the memory zone"));
+        }
         let groups = self.volume.sectors.groups();
         if trim.group >= groups {
             return Ok(false);

@@ -40,7 +40,8 @@ impl Reserve {
         }
         let (memory, block) = fs.zones();
         let memory = ZoneSpace { available_bytes: memory.available_bytes + memory.data_log_bytes, ..memory };
-        let zone = [("memory", &memory), ("block", &block)].into_iter().find(|(_, space)| self.left(space) == 0)?.0;
+        let zone =
+            [("memory", &memory), ("block", &block)].into_iter().find(|(_, space)| space.total_bytes > 0 && self.left(space) == 0)?.0;
         Some(Error::NoSpace { zone })
     }
 

@@ -30,7 +30,8 @@ pub fn statfs(fs: &FileSystem, reserve: Reserve) -> FileSystemSpace {
     let space = fs.space();
     let units = |memory: u64, block: u64| (memory + block) / SPACE_UNIT_BYTES;
     // Callers of statfs use the available space to decide whether a file fits, so it counts space for a large file.
-    let large_file = ZoneSpace { available_bytes: fs.large_file_bytes(), ..space.block };
+    let zone = if space.block.total_bytes > 0 { space.block } else { space.memory };
+    let large_file = ZoneSpace { available_bytes: fs.large_file_bytes(), ..zone };
     FileSystemSpace {
         units: units(space.memory.total_bytes, space.block.total_bytes),
         free: units(space.memory.free_bytes, space.block.free_bytes),

@@ -139,9 +139,10 @@ fn put_sizes(copy: &mut Copy, known: &Known) {
     put(copy, BLOCK_SECTORS, &known.block_sectors.to_le_bytes());
 }
 
-fn put_features(copy: &mut Copy) {
+fn put_features(copy: &mut Copy, has_memory_homes: bool) {
     let unchecked = if copy[CHECKSUM_KIND] == 0 { incompat::UNCHECKED_DATA } else { 0 };
-    for (at, bits) in [(16, compat::KNOWN), (24, ro_compat::KNOWN), (32, unchecked)] {
+    let home = if has_memory_homes { incompat::MEMORY_HOME } else { 0 };
+    for (at, bits) in [(16, compat::KNOWN), (24, ro_compat::KNOWN), (32, unchecked | home)] {
         put(copy, at, &bits.to_le_bytes());
     }
 }
@@ -150,7 +151,7 @@ fn put_features(copy: &mut Copy) {
 fn with_known(copy: &Copy, known: &Known) -> Option<(Superblock, Copy)> {
     let rings = u32::from_le_bytes([copy[144], copy[145], copy[146], copy[147]]);
     let tails_end = TAILS.start + (rings.min(64) * 8) as usize;
-    (0..1_u32 << 6).find_map(|choice| {
+    (0..1_u32 << 7).find_map(|choice| {
         let is_chosen = |bit: u32| choice >> bit & 1 == 1;
         let mut candidate = *copy;
         put_constants(&mut candidate);
@@ -161,7 +162,7 @@ fn with_known(copy: &Copy, known: &Known) -> Option<(Superblock, Copy)> {
             put_sizes(&mut candidate, known);
         }
         if is_chosen(2) {
-            put_features(&mut candidate);
+            put_features(&mut candidate, is_chosen(6));
         }
         if is_chosen(3) {
             candidate[LABEL].fill(0);

@@ -67,10 +67,10 @@ struct Room {
 }
 
 impl SectorAllocator {
-    /// Everything is free except the identity's sector.
+    /// Everything is free except the identity's sector. Without a block zone there is one group, of which nothing is free.
     pub(crate) fn new(geometry: &Geometry, pools: usize) -> Self {
         let total = geometry.block_sectors();
-        let group_count = total.div_ceil(PIECE_SECTORS) as usize;
+        let group_count = total.div_ceil(PIECE_SECTORS).max(1) as usize;
         let groups: Vec<Mutex<Bits>> = (0..group_count).map(|_| Mutex::new(Bits::new())).collect();
         let beyond = group_count as u64 * PIECE_SECTORS - total;
         if let Some(last) = groups.last().filter(|_| beyond > 0) {
@@ -85,11 +85,12 @@ impl SectorAllocator {
             .collect();
         let block_sectors = geometry.block_sectors_each();
         let largest_write = TX_DATA_MAX / (block_sectors * SECTOR_BYTES as u64);
-        let transient = (total / 8 / block_sectors).clamp(1, TRANSIENT_BLOCKS.max(TRANSIENT_WRITES * largest_write)) * block_sectors;
+        let room = (total / 8 / block_sectors).clamp(1, TRANSIENT_BLOCKS.max(TRANSIENT_WRITES * largest_write)) * block_sectors;
+        let transient = if total > 0 { room } else { 0 };
         Self {
             groups,
             pools,
-            free: AtomicU64::new(total - 1),
+            free: AtomicU64::new(total.saturating_sub(1)),
             total,
             block_sectors,
             transient,
@@ -411,7 +412,7 @@ impl SectorAllocator {
         let free = self.free.load(SeqCst) + self.discarding.load(SeqCst);
         ZoneSpace {
             promoted_bytes: 0,
-            total_bytes: (self.total - 1) * SECTOR_BYTES as u64,
+            total_bytes: self.total.saturating_sub(1) * SECTOR_BYTES as u64,
             free_bytes: free * SECTOR_BYTES as u64,
             available_bytes: free.saturating_sub(self.transient) * SECTOR_BYTES as u64,
             data_log_bytes: 0,

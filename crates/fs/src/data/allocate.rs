@@ -159,7 +159,8 @@ impl FileSystem {
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        if wanted - there.min(wanted) > available { Err(Error::NoSpace { zone: "block" }) } else { Ok(()) }
+        let zone = if volume.geometry.has_block_zone() { "block" } else { "memory" };
+        if wanted - there.min(wanted) > available { Err(Error::NoSpace { zone }) } else { Ok(()) }
     }
 
     /// Number of sectors that a block needs for bytes up to `end`.

@@ -7,6 +7,7 @@
 //! [HM3] Moving is one transaction a piece (`move_pieces.rs`) or a block, under its range lock, and a record says where its block lies: a move
 //!       that was interrupted, by a crash or by another home, is continued by moving what lies elsewhere. Times and bytes of the file do
 //!       not change.
+//! [HM4] Without a block zone all files lie in the memory zone, whatever their home, and none can have the other one as its home.
 
 use std::ops::ControlFlow;
 
@@ -76,7 +77,9 @@ impl Home {
 impl FileSystem {
     /// Where new extents of a file go ([HM2]).
     pub(super) fn zone_of(&self, inode: &Inode) -> Zone {
-        if Home::of(inode) == Home::Memory && self.volume.has_memory_homes() { Zone::Memory } else { Zone::Block }
+        let is_at_home = Home::of(inode) == Home::Memory && self.volume.has_memory_homes();
+        let has_blocks = self.volume.geometry.has_block_zone() || on(Mutant::MissingZoneIgnored);
+        if is_at_home || !has_blocks { Zone::Memory } else { Zone::Block }
     }
 
     /// The home of a file or directory.
@@ -106,6 +109,7 @@ impl FileSystem {
     /// The reasons for which [`put_home`](Self::put_home) would refuse a home, before the file system has the feature ([HM2]).
     pub(crate) fn check_home(&self, number: InodeNumber, home: Home, mode: SetAttributeMode) -> Result<()> {
         let file = self.inodes.get(&self.volume, number)?;
+        self.must_have_zone(home)?;
         may_be_set(number, &file.state.read(), mode)?;
         if home == Home::Memory { self.must_have_room(&file) } else { Ok(()) }
     }
@@ -113,6 +117,7 @@ impl FileSystem {
     /// Sets a home on a file system that has the feature, or none on any. `mode` takes *auto* for no home.
     pub(crate) fn put_home(&self, number: InodeNumber, home: Home, mode: SetAttributeMode) -> Result<()> {
         let file = self.inodes.get(&self.volume, number)?;
+        self.must_have_zone(home)?;
         if home == Home::Memory {
             self.must_have_room(&file)?;
         }
@@ -129,6 +134,14 @@ impl FileSystem {
             self.moves.lock().add(number);
         }
         Ok(())
+    }
+
+    /// Refuses a home in a zone that is not there ([HM4]).
+    fn must_have_zone(&self, home: Home) -> Result<()> {
+        match home {
+            Home::Block if !self.volume.geometry.has_block_zone() => Err(Error::NotSupported("the file system has no block zone")),
+            _ => Ok(()),
+        }
     }
 
     /// Refuses a file whose bytes in the block zone have no room in the memory zone.

@@ -151,6 +151,9 @@ fn lowered(chosen: u32, block_bytes: u32, free_percent: u64, limit_percent: u64)
 
 /// Latencies of sizes from a block to 1 MiB, as far as free space and time allow.
 fn measure(volume: &Volume, block_bytes: u32) -> Result<Vec<PathLatency>> {
+    if !volume.geometry.has_block_zone() {
+        return Err(Error::NotSupported("there is no block zone"));
+    }
     let mut held = Held { volume, slots: Vec::new(), sectors: None };
     for _ in 0..SLOTS {
         held.slots.push(volume.memory.take_slot(SlotClass::Page, Need::Growth)?);
