@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{AllocateMode, Error, FileSystem, NewInode, SetAttributes, SetExtendedAttribute, WriteOptions};
+use tandemfs_fs::{AllocateMode, Error, FileSystem, NewInode, SetAttributes, SetExtendedAttribute, WriteOptions, no_wait};
 
 use crate::harness::{move_homes, set_home};
 use crate::model::{DEFAULT_LIST, Model, Refusal, default_list, link_target};
@@ -137,6 +137,21 @@ impl History {
     }
 }
 
+/// Why a step of a thread that does not wait has no answer.
+enum Tried {
+    Refused,
+    Failed(String),
+}
+
+impl From<Error> for Tried {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::WouldWait => Self::Refused,
+            other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
 /// A file system with paths bound to inodes, and held files: what the threads of a workload share.
 pub struct Bound {
     inodes: HashMap<String, InodeNumber>,
@@ -232,6 +247,18 @@ impl Bound {
             Error::Stale(number) if self.passes(step, number) => Ok(Answer::Refused(Refusal::NotFound)),
             error => Refusal::of(&error).map(Answer::Refused).ok_or_else(|| format!("{step:?}: {error}")),
         })
+    }
+
+    /// Does one step on a thread that does not wait. `None` if it was refused: then nothing has changed, and it can be repeated.
+    ///
+    /// # Errors
+    /// As [`Bound::perform`].
+    pub fn try_perform(&self, fs: &FileSystem, step: &Step) -> Result<Option<Answer>, String> {
+        match no_wait(|| self.perform(fs, step).map_err(Tried::Failed)) {
+            Ok(answer) => Ok(Some(answer)),
+            Err(Tried::Refused) => Ok(None),
+            Err(Tried::Failed(what)) => Err(what),
+        }
     }
 
     /// Whether the caller named this inode itself. Only such an inode may be stale; the caller treats it like a missing name.

@@ -18,6 +18,8 @@ pub mod workers;
 #[cfg(all(feature = "workers", not(feature = "schedules")))]
 mod modelled;
 
+pub mod patience;
+
 /// An access advanced the calling thread's virtual clock: a worker whose clock is not the earliest any more is suspended here. The caller
 /// holds no lock but those of this module.
 #[inline]
@@ -31,9 +33,10 @@ pub fn advanced(now_ns: u64) {
 #[cfg(not(feature = "schedules"))]
 mod plain {
     #[cfg(feature = "workers")]
-    pub use super::modelled::{Condvar, Mutex, MutexGuard, RwLock, RwLockWriteGuard};
+    pub use super::modelled::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
     #[cfg(not(feature = "workers"))]
-    pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockWriteGuard};
+    pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+    pub(super) use std::thread_local;
 
     /// Atomics that order threads.
     pub mod atomic {
@@ -76,7 +79,8 @@ mod explored {
 
     use shuttle::future::batch_semaphore::{BatchSemaphore, Fairness};
     use shuttle::rand::RngCore;
-    pub use shuttle_parking_lot::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
+    pub(super) use shuttle::thread_local;
+    pub use shuttle_parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
     /// Atomics that order threads.
     pub mod atomic {

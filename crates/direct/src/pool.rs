@@ -92,7 +92,9 @@ mod tests {
         let (pool, ran) = (Pool::start(3).expect("threads"), Arc::new(AtomicUsize::new(0)));
         for _ in 0..1000 {
             let ran = Arc::clone(&ran);
-            pool.run(move || drop(ran.fetch_add(1, SeqCst)));
+            pool.run(move || {
+                ran.fetch_add(1, SeqCst);
+            });
         }
         pool.stop();
         assert_eq!(ran.load(SeqCst), 1000);

@@ -249,6 +249,10 @@ pub enum Error {
     /// The name stands for another inode than the caller has seen; it looks again.
     #[error("the name stands for another file by now")]
     Changed,
+    /// The operation would have waited, inside of [`crate::no_wait`], and has changed nothing. No user ever sees it: the caller repeats the
+    /// operation where it may wait.
+    #[error("the operation has to wait")]
+    WouldWait,
     /// A label that is too long or holds a NUL.
     #[error("a label has at most 64 B and no NUL")]
     Label,

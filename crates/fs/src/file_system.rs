@@ -16,7 +16,7 @@ use crate::leaving::Leaving;
 use crate::recovery::RecoveryReport;
 use crate::statistics::{self, Statistics};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use crate::tuning::admission::Admission;
 use crate::tuning::compaction::Compaction;
 use crate::tuning::moves::Moves;
@@ -24,6 +24,7 @@ use crate::tuning::threshold::{Splitting, ThresholdReport};
 use crate::tuning::write_back::WriteBack;
 use crate::types::{MountOptions, Space, ZoneSpace};
 use crate::volume::Volume;
+use crate::wait::{LongMutex, may_wait};
 
 /// A mounted file system. Dropping it without [`FileSystem::unmount`] leaves the device as a crash would.
 pub struct FileSystem {
@@ -34,13 +35,16 @@ pub struct FileSystem {
     pub(crate) read_ahead: ReadAhead,
     pub(crate) promotion: Admission,
     /// Held while a directory moves to another directory, so that only one such move runs at a time (RULES R4).
-    pub(crate) rename_lock: Mutex<()>,
+    pub(crate) rename_lock: LongMutex<()>,
     /// Orphans: inodes without names that are held from outside.
     pub(crate) orphans: Mutex<HashSet<u64>>,
     /// Orphans created by `O_TMPFILE`; `linkat` may still give them a name.
     pub(crate) nameable: Mutex<HashSet<u64>>,
     pub(crate) late_orphans: Mutex<Vec<InodeNumber>>,
     pub(crate) generation: AtomicU32,
+    /// Generations that were taken back.
+    pub(crate) spare_generations: Mutex<Vec<u32>>,
+    pub(crate) spare_generations_count: AtomicUsize,
     pub(crate) leaving: Leaving,
     pub(crate) write_back: WriteBack,
     pub(crate) compaction: Mutex<Compaction>,
@@ -86,18 +90,20 @@ impl FileSystem {
     /// # Errors
     /// `Stopped`.
     pub fn sync(&self) -> Result<()> {
-        statistics::count(&self.volume.live.operations.fsync);
+        let _counted = statistics::counted(&self.volume.live.operations.fsync);
         match self.volume.health.check_writable() {
             Err(Error::ReadOnly) => Ok(()),
             other => other,
         }
     }
 
-    /// Writes all dirty metadata home now.
+    /// Writes all dirty metadata home now. Inodes whose removal was left to others ([NW5] of `wait.rs`) are gone before.
     ///
     /// # Errors
     /// `Stopped` if the device failed.
     pub fn checkpoint(&self) -> Result<()> {
+        may_wait()?;
+        self.remove_late_orphans();
         self.volume.checkpoint()
     }
 
@@ -190,11 +196,59 @@ impl FileSystem {
 
     /// A generation for a new inode. No other inode with the same number has had it.
     pub(crate) fn next_generation(&self) -> u32 {
+        if self.spare_generations_count.load(Relaxed) > 0
+            && let Some(generation) = self.take_spare_generation()
+        {
+            return generation;
+        }
         self.generation.fetch_add(1, Relaxed)
     }
 
-    /// Takes back a generation that was not used. No effect if later ones were given out: their transactions use them.
-    pub(crate) fn return_generation(&self, generation: u32) {
-        let _others_were = self.generation.compare_exchange(generation.wrapping_add(1), generation, Relaxed, Relaxed);
+    #[cold]
+    fn take_spare_generation(&self) -> Option<u32> {
+        let mut spare = self.spare_generations.lock();
+        let generation = spare.pop();
+        self.spare_generations_count.store(spare.len(), Relaxed);
+        generation
+    }
+
+    /// Takes back a generation that was not used. If later ones were given out, the next new inode gets it: so as many generations are given
+    /// out as transactions are committed, whatever is refused.
+    fn return_generation(&self, generation: u32) {
+        if self.generation.compare_exchange(generation.wrapping_add(1), generation, Relaxed, Relaxed).is_err() {
+            let mut spare = self.spare_generations.lock();
+            spare.push(generation);
+            self.spare_generations_count.store(spare.len(), Relaxed);
+        }
+    }
+}
+
+/// A generation that was given out; it is taken back unless its transaction was written.
+#[must_use = "dropped, it is taken back"]
+pub(crate) struct NewGeneration<'f> {
+    file_system: &'f FileSystem,
+    number: u32,
+    is_used: bool,
+}
+
+impl<'f> NewGeneration<'f> {
+    pub(crate) fn of(file_system: &'f FileSystem) -> Self {
+        Self { file_system, number: file_system.next_generation(), is_used: false }
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(crate) fn used(mut self) {
+        self.is_used = true;
+    }
+}
+
+impl Drop for NewGeneration<'_> {
+    fn drop(&mut self) {
+        if !self.is_used {
+            self.file_system.return_generation(self.number);
+        }
     }
 }

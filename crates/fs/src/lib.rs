@@ -54,6 +54,7 @@ mod tuning;
 mod types;
 mod upgrade;
 mod volume;
+mod wait;
 
 use std::sync::Arc;
 
@@ -79,6 +80,7 @@ pub use types::{
     SetExtendedAttribute, SetTime, ShortZone, Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
 };
 pub use upgrade::{FEATURES, Feature, FeatureBit, missing_features, set_uuid, upgrade};
+pub use wait::no_wait;
 
 /// A file system that is shared between threads.
 pub type Shared = Arc<FileSystem>;

@@ -38,7 +38,7 @@ use crate::quarantine::Quarantine;
 use crate::recovery::{self, Loaded, RecoveryReport};
 use crate::stamp;
 use crate::statistics::Live;
-use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use crate::sync::{Mutex, parallelism};
 use crate::tuning::admission::Admission;
 use crate::tuning::moves::Moves;
@@ -46,6 +46,7 @@ use crate::tuning::threshold::Splitting;
 use crate::tuning::write_back::WriteBack;
 use crate::types::{Engine, MountOptions, Promote};
 use crate::volume::{Discards, Volume};
+use crate::wait::{LongMutex, may_wait};
 
 /// Damaged objects that a mount logs one by one.
 const DAMAGE_LOGGED_MAX: usize = 16;
@@ -200,11 +201,13 @@ impl FileSystem {
             splitting,
             read_ahead,
             promotion: Admission::new(promote, copies_max),
-            rename_lock: Mutex::default(),
+            rename_lock: LongMutex::default(),
             orphans: Mutex::new(orphans.iter().map(|number| number.get()).collect::<HashSet<u64>>()),
             nameable: Mutex::default(),
             late_orphans: Mutex::default(),
             generation: AtomicU32::new((last_txid as u32).wrapping_add(1)),
+            spare_generations: Mutex::default(),
+            spare_generations_count: AtomicUsize::new(0),
             leaving: Leaving::default(),
             write_back: WriteBack::new(options, last_txid),
             compaction: Mutex::default(),
@@ -243,6 +246,7 @@ impl FileSystem {
     /// # Errors
     /// `LayoutsHeld` if a holder did not return its layout in time: nothing was changed, and the call can be repeated. `Stopped` if the file system had stopped, or if the device fails now: the device then stays as after a crash.
     pub fn unmount(&self) -> Result<()> {
+        may_wait()?;
         self.unmount_as(&self.volume.geometry)
     }
 

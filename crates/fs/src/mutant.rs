@@ -33,6 +33,10 @@ pub enum Mutant {
     NamesNotRevalidated,
     /// R5: a write builds the inode's lines from a version that it read before it took the lock.
     InodeBeforeLock,
+    /// [NW3] of `wait.rs`: the in-core inode changes before the commit, which may refuse.
+    InodeBeforeRefusal,
+    /// [NW3] of `wait.rs`: a refused operation keeps the space that it took.
+    RefusedKeepsSpace,
     /// R5: an inode that is in use is evicted, so that it gets a second lock.
     EvictedInUse,
     /// R6: freed metadata space is given out again at once.

@@ -376,7 +376,7 @@ impl Scrub {
         let look = |scrub: &mut Self| scrub.lines(Medium::of(volume), Some(number), Structure::Inode, address, 2, &verify);
         match fs.inodes.get(volume, number) {
             Ok(file) => {
-                let state = file.state.read();
+                let state = file.state.read_waiting();
                 if state.removed {
                     return None;
                 }
@@ -427,7 +427,7 @@ impl Scrub {
     fn values(&mut self, fs: &FileSystem, owner: Owner, after: Option<&(Namespace, Vec<u8>)>) -> Option<(Namespace, Vec<u8>)> {
         let (volume, number) = (&fs.volume, owner.inode);
         let file = fs.inodes.get(volume, number).ok()?;
-        let state = file.state.read();
+        let state = file.state.read_waiting();
         if !state.is_life_of(owner) {
             return None; // [SC5]
         }
@@ -482,7 +482,7 @@ impl Scrub {
     fn tree(&mut self, fs: &FileSystem, owner: Owner, from: u64) -> Option<(VecDeque<u64>, Option<u64>)> {
         let number = owner.inode;
         let file = fs.inodes.get(&fs.volume, number).ok()?;
-        let state = file.state.read();
+        let state = file.state.read_waiting();
         if !state.is_life_of(owner) || !state.inode.has_mapping() {
             return None; // [SC5]
         }
@@ -574,7 +574,7 @@ impl Scrub {
         let (volume, number) = (&fs.volume, owner.inode);
         let Ok(file) = fs.inodes.get(volume, number) else { return false };
         {
-            let state = file.state.read();
+            let state = file.state.read_waiting();
             if !state.is_life_of(owner) || !state.inode.has_mapping() {
                 return false; // [SC5]
             }
@@ -588,10 +588,10 @@ impl Scrub {
         let Some(first) = blocks.front().copied() else { return true };
         let each = u64::from(volume.geometry.block_bytes());
         let last = first + (STEP_BYTES / each).max(1) - 1;
-        let _range = file.ranges.shared(first, last); // [SC3]
+        let Ok(_range) = file.ranges.shared(first, last) else { unreachable!("a scrub waits") }; // [SC3]
         let mut data = Vec::new();
         {
-            let state = file.state.read();
+            let state = file.state.read_waiting();
             if !state.is_life_of(owner) {
                 return false; // [SC5]
             }

@@ -27,7 +27,7 @@ pub(crate) fn seal_mappings(drive: &Drive) -> Result<Fenced> {
             Err(Error::Stale(_)) => continue,
             other => other?, // [HS2]
         };
-        let state = file.state.read();
+        let state = file.state.read()?;
         if !state.inode.has_mapping() {
             continue;
         }

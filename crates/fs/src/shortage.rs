@@ -2,7 +2,7 @@
 //!
 //! [NS1] An operation that can fail for lack of space runs inside [`FileSystem::with_room`], from before its first lock. It changes nothing
 //!       when it fails, so it can run again.
-//! [NS2] In this order: sectors of returned leases (`lease.rs`) and quarantined space (`quarantine.rs`) are freed; empty units leave their
+//! [NS2] In this order: sectors of returned leases (`lease.rs`), inodes whose last holder has gone ([NW5] of `wait.rs`) and quarantined space (`quarantine.rs`) are freed; empty units leave their
 //!       regions (`alloc/departure.rs`), then sparse ones (`compaction/`); units of the data area are emptied if metadata is short of units ([WB6] of `data/write_back.rs`);
 //!       the operation waits for other threads that are about to free space.
 //! [NS3] A thread that frees an inode or a range of a file is *leaving*, from before it plans its transaction until the commit is done and
@@ -28,6 +28,7 @@ use crate::sync::EXPLORED;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::tuning::compaction::COMPACTIONS_MAX;
 use crate::types::Space;
+use crate::wait::may_wait;
 
 /// How long an operation waits for leaving threads; in an explored schedule, where time does not pass, until they have left.
 const LEAVING_MAX: Duration = Duration::from_millis(if EXPLORED { 600_000 } else { 500 });
@@ -60,6 +61,7 @@ impl FileSystem {
             let zone = match operation() {
                 Err(Error::NoSpace { zone }) => zone,
                 Err(error) if is_host_full(&error) => {
+                    may_wait()?;
                     if self.give_back_to_host(&mut given_back) {
                         continue;
                     }
@@ -69,7 +71,11 @@ impl FileSystem {
                 }
                 other => return other,
             };
-            if self.volume.release_returned() || !std::mem::replace(&mut is_released, true) && self.volume.release_quarantine() {
+            may_wait()?;
+            if self.volume.release_returned()
+                || self.remove_late_orphans()
+                || !std::mem::replace(&mut is_released, true) && self.volume.release_quarantine()
+            {
                 continue;
             }
             // Once: a long operation that failed may have emptied the units itself.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tandemfs_device::DriveCounts;
 
 use crate::sync::Mutex;
+use crate::sync::patience::{Patience, patience};
 
 macro_rules! counters {
     ($(#[$meta:meta])* $live:ident, $(#[$snapshot_meta:meta])* $snapshot:ident { $($(#[$field_meta:meta])* $field:ident),* $(,)? }) => {
@@ -162,6 +163,22 @@ pub struct Statistics {
     pub operations: OperationCounts,
     /// Work of the engine.
     pub work: WorkCounts,
+}
+
+/// An operation that is counted at its end, unless it was refused and will be repeated ([NW3] of `wait.rs`).
+#[must_use = "dropped at the end of the operation"]
+pub(crate) struct Counted<'c>(&'c AtomicU64);
+
+pub(crate) fn counted(counter: &AtomicU64) -> Counted<'_> {
+    Counted(counter)
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        if patience() != Patience::Refused {
+            count(self.0);
+        }
+    }
 }
 
 pub(crate) fn count(counter: &AtomicU64) {

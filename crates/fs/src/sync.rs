@@ -4,5 +4,5 @@
 pub(crate) const EXPLORED: bool = cfg!(feature = "schedules");
 
 pub(crate) use tandemfs_device::sync::{
-    Condvar, Mutex, MutexGuard, RwLock, RwLockWriteGuard, atomic, current_cpu, parallelism, scan_threads,
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic, current_cpu, parallelism, patience, scan_threads,
 };

@@ -6,6 +6,7 @@ use tandemfs_format::SECTOR_BYTES;
 
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
+use crate::wait::may_wait;
 
 /// How far a trim has come.
 #[derive(Debug, Clone)]
@@ -47,6 +48,7 @@ impl FileSystem {
     /// # Errors
     /// `ReadOnly`, `Stopped`; `NotSupported` if the drive does not discard, or damaged metadata holds space back.
     pub fn trim_step(&self, trim: &mut Trim) -> Result<bool> {
+        may_wait()?;
         self.volume.health.check_writable()?;
         if !self.volume.geometry.has_block_zone() {
             return Err(Error::NotSupported("the file system has no block zone, and there is nothing to discard in the memory zone"));

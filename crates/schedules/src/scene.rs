@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tandemfs_crash::{
-    Bound, Call, CrashState, Cut, Event, Harness, History, MemoryDevice, Model, Operation, PausingDevice, Random, Recorded, SLOTS, Setting,
-    Step, Tree, check_device, each_state, mount, mount_device,
+    Answer, Bound, Call, CrashState, Cut, Event, Harness, History, MemoryDevice, Model, Operation, PausingDevice, Random, Recorded, SLOTS,
+    Setting, Step, Tree, check_device, each_state, mount, mount_device,
 };
 use tandemfs_fs::FileSystem;
 
@@ -35,6 +35,8 @@ pub struct Workload {
     pub first: Vec<Operation>,
     /// One list for each thread.
     pub threads: Vec<Vec<Step>>,
+    /// One bit a thread: it first tries each step without waiting, again and again, as the caller of `no_wait` may.
+    pub trying: u64,
 }
 
 /// A prepared file system on which workloads run.
@@ -99,7 +101,7 @@ impl Scene {
         // All acknowledged work is durable, so earlier records are not needed.
         let start = device.fork();
         device.start_recording();
-        let history = perform(&fs, &bound, &device, &workload.threads)?;
+        let history = perform(&fs, &bound, &device, workload)?;
         let tree = Tree::read(&fs)?;
         let events = device.stop_recording();
         let mut end = history.explain(&model, &tree)?;
@@ -181,6 +183,20 @@ fn describe(cut: Cut, events: &[Event]) -> String {
     format!("{cut:?} of {} events, near {near:?}", events.len())
 }
 
+/// How often a step is tried before it waits.
+const TRIES: usize = 6;
+
+/// A step by a thread that tries it some times before it waits. What a refusal left behind shows in the answers, or at the end.
+fn perform_trying(fs: &FileSystem, bound: &Bound, step: &Step) -> Result<Answer, String> {
+    for _ in 0..TRIES {
+        if let Some(answer) = bound.try_perform(fs, step)? {
+            return Ok(answer);
+        }
+        shuttle::thread::yield_now();
+    }
+    bound.perform(fs, step)
+}
+
 /// Calls that the threads have made so far; the time is the number of marks in the device's record.
 #[derive(Default)]
 struct Log {
@@ -189,9 +205,11 @@ struct Log {
     failure: Option<String>,
 }
 
-fn perform(fs: &Arc<FileSystem>, bound: &Arc<Bound>, device: &MemoryDevice, threads: &[Vec<Step>]) -> Result<History, String> {
+fn perform(fs: &Arc<FileSystem>, bound: &Arc<Bound>, device: &MemoryDevice, workload: &Workload) -> Result<History, String> {
     let log: Arc<Mutex<Log>> = Arc::default();
-    let running: Vec<_> = threads
+    let trying = workload.trying;
+    let running: Vec<_> = workload
+        .threads
         .iter()
         .cloned()
         .enumerate()
@@ -208,7 +226,10 @@ fn perform(fs: &Arc<FileSystem>, bound: &Arc<Bound>, device: &MemoryDevice, thre
                         device.mark(index);
                         index
                     };
-                    let answer = bound.perform(&fs, &step);
+                    let answer = match trying >> thread & 1 {
+                        0 => bound.perform(&fs, &step),
+                        _ => perform_trying(&fs, &bound, &step),
+                    };
                     let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
                     let returned = log.now;
                     log.now += 1;

@@ -46,6 +46,8 @@ mutants! {
     r9_read_range_released_early: ReadRangeReleasedEarly by one_block;
     r9_batch_range_not_locked: BatchRangeNotLocked by batches;
     r12_late_orphan_forgotten: LateOrphanForgotten by last_holder;
+    nw3_inode_before_refusal: InodeBeforeRefusal by commits_tried;
+    nw3_refused_keeps_space: RefusedKeepsSpace by commits_tried;
 }
 
 #[test]
@@ -61,6 +63,7 @@ fn without_a_bug_nothing_is_caught() {
         support::orphans,
         support::last_holder,
         support::commits_cut,
+        support::commits_tried,
     ] {
         if let Err(what) = explored(scene, 100) {
             panic!("{what}");

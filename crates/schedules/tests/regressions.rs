@@ -19,7 +19,7 @@ use support::must;
 fn always_right(threads: &'static [&'static [Step]]) {
     let preparation = &[Create("a"), Create("b"), Link("a", "other")];
     let scene = Scene::new(&Setting::small(Gpf, 4 << 10), preparation, &[]).expect("prepares");
-    let workload = Workload { first: Vec::new(), threads: threads.iter().map(|steps| steps.to_vec()).collect() };
+    let workload = Workload { threads: threads.iter().map(|steps| steps.to_vec()).collect(), ..Workload::default() };
     must(explore("regression", rounds_or(150), move |random| scene.run(&workload, Effort::SCHEDULES, random)));
 }
 

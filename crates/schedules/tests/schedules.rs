@@ -45,6 +45,16 @@ scenes! {
     caches_on_firmware: 500;
     orphans_on_firmware_cut: 100;
     pools_on_firmware: 200;
+    names_tried: 600;
+    names_tried_cut: 80;
+    one_block_tried: 400;
+    one_block_tried_cut: 80;
+    orphans_tried: 400;
+    pools_tried: 100;
+    rings_tried: 30;
+    commits_tried_cut: 80;
+    caches_tried: 200;
+    names_tried_on_firmware_cut: 80;
 }
 
 /// What reached the device in each of 20 schedules: kinds of steps and places.

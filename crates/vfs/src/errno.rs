@@ -46,6 +46,8 @@ pub fn errno(error: &Error) -> Errno {
         // No request asks for a layout yet. ENOLCK is what programs get where a file has too many locks or leases.
         Error::TooManyLayouts { .. } => Errno::NOLCK,
         // Callers that name an inode look again where they get `Changed`.
+        // It never leaves the caller of `no_wait`, who repeats the operation.
+        Error::WouldWait => Errno::AGAIN,
         Error::LayoutsHeld { .. } | Error::Unmounting | Error::Changed => Errno::BUSY,
     }
 }

@@ -99,6 +99,8 @@ pub type Mutex<T> = lock_api::Mutex<RawMutex, T>;
 pub type MutexGuard<'l, T> = lock_api::MutexGuard<'l, RawMutex, T>;
 /// As `parking_lot::RwLock`.
 pub type RwLock<T> = lock_api::RwLock<RawRwLock, T>;
+/// As `parking_lot::RwLockReadGuard`.
+pub type RwLockReadGuard<'l, T> = lock_api::RwLockReadGuard<'l, RawRwLock, T>;
 /// As `parking_lot::RwLockWriteGuard`.
 pub type RwLockWriteGuard<'l, T> = lock_api::RwLockWriteGuard<'l, RawRwLock, T>;
 

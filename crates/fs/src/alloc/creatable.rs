@@ -49,7 +49,7 @@ impl MemoryAllocator {
     /// Files that can still be made ([CF1]).
     pub(super) fn creatable_files(&self) -> u64 {
         let lines = |region| {
-            let state = self.regions[slot(region)].lock();
+            let state = self.regions[slot(region)].lock_waiting();
             self.region_free[slot(region)].load(SeqCst) + state.lines_above_mark()
         };
         Room {

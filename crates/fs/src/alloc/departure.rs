@@ -111,7 +111,7 @@ impl MemoryAllocator {
     /// Whether a region has so many free lines that a unit could leave it, once the watermark has passed what waits for it; and whether
     /// a unit is empty but for lines that wait.
     pub(crate) fn may_give(&self, region: Region, pace: Pace) -> (bool, bool) {
-        let state = self.regions[slot(region)].lock();
+        let state = self.regions[slot(region)].lock_waiting();
         let mut waiting: BTreeMap<u64, u64> = BTreeMap::new();
         for (_, address, lines) in &state.pending {
             *waiting.entry(address.unit()).or_default() += lines;
@@ -123,7 +123,7 @@ impl MemoryAllocator {
 
     /// Looks for units without a taken line ([GU5]).
     pub(crate) fn look_for_empty_units(&self, region: Region) {
-        let mut state = self.regions[slot(region)].lock();
+        let mut state = self.regions[slot(region)].lock_waiting();
         let empty = match self.region_free[slot(region)].load(SeqCst) + state.lines_above_mark() < UNIT_LINES {
             true => Vec::new(),
             false => state.units.iter().map(|(unit, _)| *unit).filter(|unit| self.is_empty(*unit)).collect(),
@@ -138,7 +138,7 @@ impl MemoryAllocator {
 
     /// Finds a unit that can leave a region ([GU1], [GU5]). Calls `watermark` under the region's lock.
     pub(crate) fn plan_departure(&self, health: &Health, watermark: impl Fn() -> u64, region: Region, pace: Pace) -> Option<Departure<'_>> {
-        let mut state = self.regions[slot(region)].lock();
+        let mut state = self.regions[slot(region)].lock_waiting();
         let watermark = if on(Mutant::UnitLeavesBeforeWatermark) { u64::MAX } else { watermark() };
         self.release_pending(health, watermark, region, &mut state);
         let free = self.region_free[slot(region)].load(SeqCst) + state.lines_above_mark();
@@ -205,7 +205,7 @@ impl MemoryAllocator {
     /// The units of a region, in order.
     #[cfg(test)]
     pub(crate) fn units_of(&self, region: Region) -> Vec<u64> {
-        self.regions[slot(region)].lock().units.iter().map(|(unit, _)| *unit).collect()
+        self.regions[slot(region)].lock_waiting().units.iter().map(|(unit, _)| *unit).collect()
     }
 
     /// Calls `look` while the inode with this number is at this address ([GU4]); `None` if it is not. `look` asks for no address.

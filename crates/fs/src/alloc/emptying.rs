@@ -67,7 +67,7 @@ impl MemoryAllocator {
         if region == Region::Inodes {
             return false;
         }
-        let state = self.regions[slot(region)].lock();
+        let state = self.regions[slot(region)].lock_waiting();
         if !anew && state.emptying.is_given_up(self.free_then(region, &state)) {
             return false;
         }
@@ -81,7 +81,7 @@ impl MemoryAllocator {
         if region == Region::Inodes {
             return 0; // the place of an inode is its number
         }
-        let mut state = self.regions[slot(region)].lock();
+        let mut state = self.regions[slot(region)].lock_waiting();
         if !anew && state.emptying.is_given_up(self.free_then(region, &state)) {
             return 0;
         }
@@ -146,14 +146,14 @@ impl MemoryAllocator {
 
     /// Units that are being emptied, and their regions.
     pub(crate) fn emptied_units(&self) -> BTreeMap<u64, Region> {
-        let of = |region| self.regions[slot(region)].lock().emptying.units.clone().into_iter().map(move |unit| (unit, region));
+        let of = |region| self.regions[slot(region)].lock_waiting().emptying.units.clone().into_iter().map(move |unit| (unit, region));
         Region::ALL.into_iter().flat_map(of).collect()
     }
 
     /// Whether anything is left in units that are being emptied, beside what waits for the watermark.
     pub(crate) fn is_any_left_in_emptied(&self) -> bool {
         self.regions.iter().any(|region| {
-            let state = region.lock();
+            let state = region.lock_waiting();
             let taken = |unit: &u64| UNIT_LINES - u64::from(self.map.bits[*unit as usize].lock().free());
             let is_emptied = |address: LineAddress| state.emptying.units.binary_search(&address.unit()).is_ok();
             let waiting: u64 = state.pending.iter().filter(|(_, address, _)| is_emptied(*address)).map(|(.., lines)| lines).sum();
@@ -164,7 +164,7 @@ impl MemoryAllocator {
     /// Nothing of these regions is emptied any more. Notes those with units that did not leave ([EU4]).
     pub(crate) fn end_emptying(&self, regions: &[Region]) {
         for region in regions {
-            let mut state = self.regions[slot(*region)].lock();
+            let mut state = self.regions[slot(*region)].lock_waiting();
             if !state.emptying.units.is_empty() {
                 self.give_up_emptying(*region, &mut state);
             }

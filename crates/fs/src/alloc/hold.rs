@@ -15,7 +15,7 @@ use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 impl MemoryAllocator {
     /// Takes all free lines of a region below its high-water marks ([HO1]). Returns their number. Counters must be loaded.
     pub(crate) fn hold_region(&self, region: Region) -> u64 {
-        let state = self.regions[slot(region)].lock();
+        let state = self.regions[slot(region)].lock_waiting();
         let mut held = 0;
         for (unit, below) in &state.units {
             let mut bits = self.map.bits[*unit as usize].lock();

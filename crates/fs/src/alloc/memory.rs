@@ -21,6 +21,7 @@ use tandemfs_format::{InodeNumber, LineAddress, UNIT_LINES};
 
 use super::bits::{Bits, WORDS};
 use super::extents::Extents;
+use super::freed_apart::FreedApart;
 use super::pools::Pool;
 use super::region_state::{RegionState, slot};
 use super::spare_pages::SparePages;
@@ -28,6 +29,7 @@ use super::table_lines::TableLines;
 use super::units::{DataPage, UnitMap, UnitOwner};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use crate::sync::{Mutex, RwLock};
+use crate::wait::LongMutex;
 
 /// Lines of an inode.
 pub(crate) const INODE_LINES: u64 = 2;
@@ -35,7 +37,9 @@ pub(crate) const INODE_LINES: u64 = 2;
 pub(crate) struct MemoryAllocator {
     pub(super) map: UnitMap,
     pub(super) units: Mutex<TableLines>, // also serialises changes of owners
-    pub(super) regions: [Mutex<RegionState>; 5],
+    /// Locked while a mark rises or a unit leaves, commits included.
+    pub(super) regions: [LongMutex<RegionState>; 5],
+    pub(super) freed_apart: [FreedApart; 5],
     /// Free lines below the high-water marks, per region.
     pub(super) region_free: [AtomicU64; 5],
     /// Units of the inode region in order, with their lines below the mark: gives inode addresses without the region's lock.
@@ -64,6 +68,7 @@ impl MemoryAllocator {
             map: UnitMap::new(geometry),
             units: Mutex::default(),
             regions: Default::default(),
+            freed_apart: Default::default(),
             region_free: Default::default(),
             inode_units: RwLock::default(),
             pools: (0..pools).map(|_| Mutex::default()).collect(),
@@ -98,10 +103,10 @@ impl MemoryAllocator {
                 self.map.set_owner(unit, UnitOwner::Region(segment.region));
                 self.free_units.fetch_sub(1, SeqCst);
             }
-            self.regions[slot(segment.region)].lock().segments.push((index, segment));
+            self.regions[slot(segment.region)].lock_waiting().segments.push((index, segment));
         }
         for region in Region::ALL {
-            let mut state = self.regions[slot(region)].lock();
+            let mut state = self.regions[slot(region)].lock_waiting();
             state.segments.sort_by_key(|(_, segment)| segment.region_unit);
             let mut expected = 0;
             for (index, segment) in &state.segments {
@@ -194,7 +199,7 @@ impl MemoryAllocator {
             }
         }
         for region in Region::ALL {
-            let state = self.regions[slot(region)].lock();
+            let state = self.regions[slot(region)].lock_waiting();
             let mut free = 0;
             for (unit, below) in &state.units {
                 free += u64::from(self.map.bits[*unit as usize].lock().free()) - (UNIT_LINES - below);

@@ -10,6 +10,7 @@ mod data_area;
 pub(crate) mod departure;
 mod emptying;
 mod extents;
+mod freed_apart;
 mod freed_sectors;
 mod hold;
 pub(crate) mod maps;

@@ -9,6 +9,7 @@ use super::region_state::{RegionState, slot};
 use super::rise::Step;
 use super::units::UnitOwner;
 use super::{Need, freed_by_nobody};
+use crate::error::Result;
 use crate::health::Health;
 use crate::inject::{Take, fails};
 use crate::space::Space;
@@ -30,8 +31,8 @@ pub(crate) struct RegionRoom {
 
 impl MemoryAllocator {
     /// Tries to take `lines` (a power of two up to 64) from a region, aligned to that number. Calls `watermark` under the region's lock.
-    pub(crate) fn step(&self, health: &Health, watermark: impl Fn() -> u64, region: Region, lines: u64, need: Need) -> Step<'_> {
-        let mut state = self.regions[slot(region)].lock();
+    pub(crate) fn step(&self, health: &Health, watermark: impl Fn() -> u64, region: Region, lines: u64, need: Need) -> Result<Step<'_>> {
+        let mut state = self.regions[slot(region)].lock()?;
         self.release_pending(health, watermark(), region, &mut state);
         let waits = !state.pending.is_empty();
         if self.may_take(region, &state, lines, need) {
@@ -40,16 +41,16 @@ impl MemoryAllocator {
                 if region == Region::Inodes {
                     self.inodes_used.fetch_add(1, Relaxed);
                 }
-                return Step::Taken(address);
+                return Ok(Step::Taken(address));
             }
             if need == Need::Move {
-                return Step::Short { waits: false }; // [EU2] of `emptying.rs`
+                return Ok(Step::Short { waits: false }); // [EU2] of `emptying.rs`
             }
             if let Some(rise) = self.plan_rise(region, state, need) {
-                return Step::Rise(rise);
+                return Ok(Step::Rise(rise));
             }
         }
-        Step::Short { waits }
+        Ok(Step::Short { waits })
     }
 
     /// Growth leaves the transient room in the regions of mappings and leaves ([ME3]).
@@ -112,7 +113,7 @@ impl MemoryAllocator {
 
     /// Space that a region has for runs of `lines` (a power of two up to 64).
     pub(crate) fn region_room(&self, region: Region, lines: u64) -> RegionRoom {
-        let state = self.regions[slot(region)].lock();
+        let state = self.regions[slot(region)].lock_waiting();
         let above_mark = state.lines_above_mark();
         let runs_of = |(unit, below): &(u64, u64)| self.map.bits[*unit as usize].lock().count_runs((below / 64) as usize, lines as u32);
         let below_mark = self.region_free[slot(region)].load(SeqCst);
@@ -146,8 +147,16 @@ impl MemoryAllocator {
     /// Frees lines at once that no record or reader could have seen. False if they were not taken.
     #[must_use]
     pub(crate) fn free_now(&self, region: Region, address: LineAddress, lines: u64) -> bool {
-        let mut state = self.regions[slot(region)].lock();
-        let freed = self.clear(region, &mut state, address, lines);
+        let freed = match self.regions[slot(region)].try_lock() {
+            Some(mut state) => self.clear(region, &mut state, address, lines),
+            None => {
+                let is_taken = self.has_object(region, address, lines);
+                if is_taken {
+                    self.freed_apart[slot(region)].push((0, address, lines));
+                }
+                is_taken
+            }
+        };
         if freed {
             self.count_inode_freed(region);
         }
@@ -162,11 +171,17 @@ impl MemoryAllocator {
 
     /// Frees lines after the watermark has passed transaction `txid` ([ME1]).
     pub(crate) fn free_after(&self, region: Region, address: LineAddress, lines: u64, txid: u64) {
-        self.regions[slot(region)].lock().pending.push_back((txid, address, lines));
+        match self.regions[slot(region)].try_lock() {
+            Some(mut state) => state.pending.push_back((txid, address, lines)),
+            None => self.freed_apart[slot(region)].push((txid, address, lines)),
+        }
         self.count_inode_freed(region);
     }
 
     pub(super) fn release_pending(&self, health: &Health, watermark: u64, region: Region, state: &mut RegionState) {
+        for freed in self.freed_apart[slot(region)].take_all() {
+            if freed.0 == 0 { state.pending.push_front(freed) } else { state.pending.push_back(freed) }
+        }
         while let Some((_, address, lines)) = state.pending.pop_front_if(|(txid, ..)| *txid <= watermark) {
             if !self.clear(region, state, address, lines) {
                 freed_by_nobody(health, Space::Region { region, address, lines });
@@ -176,20 +191,21 @@ impl MemoryAllocator {
 
     /// Whether any freed lines wait for the watermark.
     pub(crate) fn is_any_pending(&self) -> bool {
-        self.regions.iter().any(|region| !region.lock().pending.is_empty())
+        self.freed_apart.iter().any(|apart| !apart.is_empty())
+            || self.regions.iter().any(|region| !region.lock_waiting().pending.is_empty())
     }
 
     /// Lines of a region that wait for the watermark, and its free lines.
     #[cfg(test)]
     pub(crate) fn waiting_and_free(&self, region: Region) -> (u64, u64) {
-        let waiting = self.regions[slot(region)].lock().pending.iter().map(|(.., lines)| lines).sum();
+        let waiting = self.regions[slot(region)].lock_waiting().pending.iter().map(|(.., lines)| lines).sum();
         (waiting, self.region_free[slot(region)].load(SeqCst))
     }
 
     /// Frees all waiting lines that the watermark has passed. Calls `watermark` under each region's lock.
     pub(crate) fn release_all_pending(&self, health: &Health, watermark: impl Fn() -> u64) {
         for region in Region::ALL {
-            let mut state = self.regions[slot(region)].lock();
+            let mut state = self.regions[slot(region)].lock_waiting();
             self.release_pending(health, watermark(), region, &mut state);
         }
     }

@@ -45,6 +45,7 @@ use crate::near::{NearMap, SHARDS, shard_of};
 use crate::statistics::{LiveWork, count};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use crate::sync::{EXPLORED, Mutex};
+use crate::wait::{LongMutex, may_wait};
 use duplicate_pages::DuplicatePages;
 
 pub(crate) use line_store::{LineStore, Owner, damaged, load_bulk, zero_pages};
@@ -143,7 +144,7 @@ struct Shard {
 }
 
 pub(crate) struct PageCache {
-    shards: Vec<Mutex<Shard>>,
+    shards: Vec<LongMutex<Shard>>,
     shard_pages_max: usize,
     memory_bytes_max: u64,
     page_count: AtomicUsize,
@@ -169,7 +170,7 @@ impl PageCache {
         let pages = memory_bytes as usize / size_of::<Page>();
         let shard_pages_max = (pages / SHARDS).max(if EXPLORED { 1 } else { 4 });
         Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS).map(|_| LongMutex::default()).collect(),
             shard_pages_max,
             dirty_max: SHARDS * shard_pages_max / DIRTY_PART,
             memory_bytes_max: memory_bytes,
@@ -181,17 +182,20 @@ impl PageCache {
     }
 
     /// `page` is the number of the page's first line divided by the lines of a page.
-    fn shard(&self, page: u64) -> &Mutex<Shard> {
+    fn shard(&self, page: u64) -> &LongMutex<Shard> {
         &self.shards[shard_of(page)]
     }
 
     /// The page that holds `address`, loaded from the device if it is not here ([CA1]).
     pub(crate) fn page(&self, drive: &Drive, work: &LiveWork, structure: Structure, address: LineAddress) -> Result<Arc<Page>> {
         let start = address.page();
-        let mut shard = self.shard(page_number(start)).lock();
+        let mut shard = self.shard(page_number(start)).lock()?;
         if let Some(page) = shard.pages.get(&page_number(start)) {
             page.referenced.store(true, Relaxed);
             return Ok(page.clone());
+        }
+        if drive.description().sector_of_page(start).is_some() {
+            may_wait()?; // a block read
         }
         count(&work.metadata_page_loads);
         let mut bytes = [0; PAGE_BYTES];
@@ -206,7 +210,7 @@ impl PageCache {
     /// Lines of one page as on the device, read while no thread can write them home, together with their host copies.
     pub(crate) fn home(&self, drive: &Drive, structure: Structure, first: LineAddress, count: u64) -> Result<Home> {
         let mut device = vec![0; count as usize * LINE_BYTES];
-        let shard = self.shard(page_number(first.page())).lock();
+        let shard = self.shard(page_number(first.page())).lock_waiting();
         let Some(page) = shard.pages.get(&page_number(first.page())).cloned() else {
             // No host copy exists, so no thread has the page ([CA3]); the shard's lock prevents a load.
             drive.load(structure, first, &mut device)?;
@@ -238,7 +242,7 @@ impl PageCache {
 
     /// The host copy of a line, if there is one.
     pub(crate) fn cached_line(&self, address: LineAddress) -> Option<Line> {
-        let page = self.shard(page_number(address.page())).lock().pages.get(&page_number(address.page())).cloned()?;
+        let page = self.shard(page_number(address.page())).lock_waiting().pages.get(&page_number(address.page())).cloned()?;
         Some(page.line(address))
     }
 
@@ -247,7 +251,7 @@ impl PageCache {
         let pages = page_number(first)..page_number(first) + lines / PAGE_LINES;
         self.dirty_count.load(Relaxed) > 0
             && pages.into_iter().any(|number| {
-                let page = self.shard(number).lock().pages.get(&number).cloned();
+                let page = self.shard(number).lock_waiting().pages.get(&number).cloned();
                 page.is_some_and(|page| page.body.lock().dirty != 0)
             })
     }
@@ -255,7 +259,7 @@ impl PageCache {
     /// Drops the host copies of whole pages that no transaction has ([GU3] of `alloc/departure.rs`).
     pub(crate) fn forget(&self, first: LineAddress, lines: u64) {
         for number in page_number(first)..page_number(first) + lines / PAGE_LINES {
-            let mut shard = self.shard(number).lock();
+            let mut shard = self.shard(number).lock_waiting();
             if shard.pages.remove(&number).is_some() {
                 shard.order.retain(|other| *other != number);
                 self.page_count.fetch_sub(1, Relaxed);
@@ -264,14 +268,20 @@ impl PageCache {
     }
 
     /// Inserts a page that was zeroed on the device, without loading it.
-    pub(crate) fn insert_zeroed(&self, structure: Structure, start: LineAddress) -> Arc<Page> {
+    ///
+    /// # Errors
+    /// `WouldWait`.
+    pub(crate) fn insert_zeroed(&self, structure: Structure, start: LineAddress) -> Result<Arc<Page>> {
         self.insert_fresh(structure, start, &[0; PAGE_BYTES])
     }
 
     /// Inserts a page that was written whole on the device, without loading it.
-    pub(crate) fn insert_fresh(&self, structure: Structure, start: LineAddress, bytes: &[u8; PAGE_BYTES]) -> Arc<Page> {
-        let mut shard = self.shard(page_number(start)).lock();
-        self.insert(&mut shard, start, structure, *bytes)
+    ///
+    /// # Errors
+    /// `WouldWait`.
+    pub(crate) fn insert_fresh(&self, structure: Structure, start: LineAddress, bytes: &[u8; PAGE_BYTES]) -> Result<Arc<Page>> {
+        let mut shard = self.shard(page_number(start)).lock()?;
+        Ok(self.insert(&mut shard, start, structure, *bytes))
     }
 
     fn insert(&self, shard: &mut Shard, start: LineAddress, structure: Structure, bytes: [u8; PAGE_BYTES]) -> Arc<Page> {
@@ -385,7 +395,7 @@ mod tests {
     #[test]
     fn a_line_is_verified_once_for_an_owner_and_again_when_it_changes() {
         let cache = PageCache::new(1 << 20, DuplicatePages::new(0));
-        let page = cache.insert_zeroed(Structure::Mapping, LineAddress::new(0));
+        let page = cache.insert_zeroed(Structure::Mapping, LineAddress::new(0)).expect("nobody holds it");
         assert_eq!([verifications(&page, 7), verifications(&page, 7)], [3, 0]);
         assert_eq!(verifications(&page, 9), 3, "what is right for one owner is not for another");
         assert_eq!(verifications(&page, 7), 3);
@@ -395,7 +405,9 @@ mod tests {
 
     #[test]
     fn a_line_that_failed_is_verified_again() {
-        let page = PageCache::new(1 << 20, DuplicatePages::new(0)).insert_zeroed(Structure::Mapping, LineAddress::new(0));
+        let page = PageCache::new(1 << 20, DuplicatePages::new(0))
+            .insert_zeroed(Structure::Mapping, LineAddress::new(0))
+            .expect("nobody holds it");
         let refuse = |_, _: &Line| Err(Error::NotFound);
         assert!(page.lines(LineAddress::new(0), 3, 7, refuse, |_, _| panic!("not verified")).is_err());
         assert_eq!(verifications(&page, 7), 3);

@@ -36,6 +36,7 @@ use crate::journal::Requests;
 use crate::statistics::count;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::tuning::compaction::{Compaction, CompactionRun, Pass};
+use crate::wait::may_wait;
 use moves::{Wanted, is_left};
 
 /// Free inode numbers that one step passes.
@@ -60,6 +61,7 @@ impl FileSystem {
     /// # Errors
     /// `ReadOnly`, `Stopped`, `Damaged` if damaged metadata holds space back.
     pub fn compact_step(&self, run: &mut CompactionRun) -> Result<bool> {
+        may_wait()?;
         self.volume.health.check_writable()?;
         if self.volume.held_back.is_any() {
             let why = "damaged metadata may name free space, so nothing is compacted; unmount and run tandemfs check --repair";
@@ -138,6 +140,7 @@ impl FileSystem {
     /// `Stopped`.
     #[cfg(any(test, feature = "mutants"))]
     pub fn move_everything(&self) -> Result<()> {
+        may_wait()?;
         let mut compaction = self.compaction.lock();
         compaction.pass = Some(Pass { everything: true, is_second: true, ..Pass::new(Pace::Short) });
         while self.step(&mut compaction)? {}
@@ -417,7 +420,7 @@ mod tests {
         let look = |fs: &FileSystem| {
             let of = |number: InodeNumber| {
                 fs.inodes.get(&fs.volume, number).map(|file| {
-                    let state = file.state.read();
+                    let state = file.state.read_waiting();
                     (state.inode.ctime, state.inode.mtime, state.inode.change_count, state.inode.space_512)
                 })
             };

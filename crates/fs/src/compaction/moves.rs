@@ -81,7 +81,7 @@ impl FileSystem {
     pub(super) fn look(&self, number: InodeNumber, within: Option<(u32, u64)>, wanted: &Wanted) -> Result<Looked> {
         let volume = &self.volume;
         let file = self.inodes.get(volume, number)?;
-        let state = file.state.read();
+        let state = file.state.read()?;
         if state.removed {
             return Err(Error::Stale(number));
         }
@@ -186,7 +186,7 @@ impl FileSystem {
         let run_now = |state: &State| {
             if state.has_blocks() { tree::run_of(&self.volume, owner, state.root(), block) } else { Ok(None) }
         };
-        let run = run_now(&file.state.read())?;
+        let run = run_now(&*file.state.read()?)?;
         let (first, last) = run.map_or((block, block), |(first, run)| (first, first + u64::from(run.blocks) - 1));
         let range = file.ranges.try_exclusive(first, last);
         if range.is_none() && !on(Mutant::MovedUnderReaders) {
@@ -247,7 +247,7 @@ impl Place {
 
 /// The state of an inode that is still the one that was looked at, locked.
 fn locked(file: &InCoreInode, owner: Owner) -> Result<RwLockWriteGuard<'_, State>> {
-    let state = file.state.write();
+    let state = file.state.write()?;
     if state.is_life_of(owner) { Ok(state) } else { Err(Error::Stale(file.number)) }
 }
 
@@ -312,7 +312,7 @@ mod tests {
     /// Names other lines as the checksum vector of a file's first block.
     fn forge(fs: &FileSystem, file: InodeNumber, address: LineAddress) {
         let known = fs.inodes.get(&fs.volume, file).expect("there");
-        let mut state = known.state.write();
+        let mut state = known.state.write_waiting();
         let (owner, mut tx, mut root, mut new) = (state.owner(file), Tx::new(&fs.volume), state.root(), state.inode.clone());
         let found = tree::lookup(&fs.volume, owner, root, 0).expect("a record");
         let Record::Block { leaf, extent: Some(extent) } = found else { panic!("no sectors: {found:?}") };

@@ -37,9 +37,10 @@ use crate::index::tree::{self, Found};
 use crate::inodes::InCoreInode;
 use crate::inodes::range_lock::RangeGuard;
 use crate::space::Zone;
-use crate::statistics::count;
+use crate::statistics::counted;
 use crate::types::AllocateMode;
 use crate::volume::Tx;
+use crate::wait::may_wait;
 
 /// Blocks whose records one transaction changes: at most two lines each, plus the lines on the path to them.
 const STEP_BLOCKS: u64 = 96;
@@ -54,7 +55,8 @@ impl FileSystem {
     /// `InvalidArgument` for an empty range, for a file that is not regular, and where `shift.rs` says so; `FileTooLarge`; `NoSpace`, after
     /// which nothing readable has changed.
     pub fn allocate(&self, number: InodeNumber, offset: u64, length: u64, mode: AllocateMode) -> Result<()> {
-        count(&self.volume.live.operations.fallocate);
+        may_wait()?;
+        let _counted = counted(&self.volume.live.operations.fallocate);
         self.volume.health.check_writable()?;
         if length == 0 {
             return Err(Error::InvalidArgument("an empty range"));
@@ -103,7 +105,7 @@ impl FileSystem {
                 true => (offset.min(before) / block_bytes, u64::MAX),
                 false => (offset / block_bytes, (end - 1) / block_bytes),
             };
-            let range = file.ranges.exclusive(first, last);
+            let range = file.ranges.exclusive(first, last)?;
             if self.view(file)?.size >= end || self.view(file)?.size == before || !grows {
                 return Ok(range);
             }
@@ -149,7 +151,7 @@ impl FileSystem {
             return Ok(());
         }
         let mut there = 0;
-        let state = file.state.read();
+        let state = file.state.read()?;
         if state.removed {
             return Err(Error::Stale(file.number));
         }
@@ -173,7 +175,7 @@ impl FileSystem {
     fn reserve_step(&self, file: &InCoreInode, blocks: Range<u64>, end: u64, taken: &mut Vec<Range<u64>>) -> Result<u64> {
         let volume = &self.volume;
         let mut tx = Tx::new(volume);
-        let mut state = file.state.write();
+        let mut state = file.state.write()?;
         if state.removed {
             return Err(Error::Stale(file.number));
         }
@@ -261,7 +263,7 @@ impl FileSystem {
     fn free_range(&self, file: &InCoreInode, blocks: Range<u64>, begins: &mut dyn FnMut()) -> Result<()> {
         let mut at = blocks.start;
         while at < blocks.end {
-            let mut state = file.state.write();
+            let mut state = file.state.write()?;
             if state.removed {
                 return Err(Error::Stale(file.number));
             }
@@ -290,7 +292,7 @@ impl FileSystem {
         while at < blocks.end {
             let step = at..blocks.end.min((at / STEP_BLOCKS + 1) * STEP_BLOCKS);
             let mut tx = Tx::new(volume);
-            let mut state = file.state.write();
+            let mut state = file.state.write()?;
             if state.removed {
                 return Err(Error::Stale(file.number));
             }

@@ -47,8 +47,11 @@ pub(super) fn commit(
 
 /// Locks the inode; returns the lock and a copy of the inode to change.
 fn lock_inode(file: &InCoreInode) -> Result<(RwLockWriteGuard<'_, State>, Inode)> {
-    let older = on(Mutant::InodeBeforeLock).then(|| file.state.read().inode.clone());
-    let state = file.state.write();
+    let older = match on(Mutant::InodeBeforeLock) {
+        true => Some(file.state.read()?.inode.clone()),
+        false => None,
+    };
+    let state = file.state.write()?;
     if state.removed {
         return Err(Error::Stale(file.number));
     }

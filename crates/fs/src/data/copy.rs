@@ -14,8 +14,9 @@ use super::mutants;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::mutant::{Mutant, on};
-use crate::statistics::count;
+use crate::statistics::counted;
 use crate::types::{AllocateMode, SeekTo, SetAttributes, SetTime, WriteOptions};
+use crate::wait::may_wait;
 
 impl FileSystem {
     /// Copies up to `length` bytes, fewer if the source ends. Returns the number copied. Times and set-id bits change as after a write.
@@ -30,7 +31,8 @@ impl FileSystem {
         length: u64,
         options: WriteOptions,
     ) -> Result<u64> {
-        count(&self.volume.live.operations.copy_range);
+        may_wait()?;
+        let _counted = counted(&self.volume.live.operations.copy_range);
         self.volume.health.check_writable()?;
         if options.append {
             return Err(Error::InvalidArgument("a range is not copied to the end of a file"));

@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::index::block::NewExtent;
 use crate::statistics::add;
 use crate::volume::Volume;
+use crate::wait::may_wait;
 
 /// Reads parts of extents, each from its start; `meanwhile` runs while block requests are in flight. The bytes are not verified.
 pub(super) fn read_extents<'b>(
@@ -37,6 +38,7 @@ pub(super) fn read_extents<'b>(
     if requests.is_empty() {
         load_all();
     } else {
+        may_wait()?;
         drop(volume.drive.transfer(Structure::Data, &mut requests, &mut load_all)?);
     }
     loaded

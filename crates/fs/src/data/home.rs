@@ -30,6 +30,7 @@ use crate::space::Zone;
 use crate::statistics::add;
 use crate::types::{Home, SetAttributeMode};
 use crate::volume::{Tx, now};
+use crate::wait::may_wait;
 
 /// Blocks that one step of a move looks at, if none of them lies elsewhere.
 const STEP_BLOCKS: u64 = 512;
@@ -88,7 +89,7 @@ impl FileSystem {
     /// `Stale`; damage of the inode.
     pub fn home(&self, number: InodeNumber) -> Result<Home> {
         let file = self.inodes.get(&self.volume, number)?;
-        let state = file.state.read();
+        let state = file.state.read()?;
         if state.removed { Err(Error::Stale(number)) } else { Ok(Home::of(&state.inode)) }
     }
 
@@ -98,6 +99,7 @@ impl FileSystem {
     /// `InvalidArgument` for what is neither a regular file nor a directory; `NoSpace` if the memory zone has no room for what the file has:
     /// nothing was changed; `ReadOnly`, `Stopped`, `Stale`.
     pub fn set_home(&self, number: InodeNumber, home: Home) -> Result<()> {
+        may_wait()?;
         self.volume.health.check_writable()?;
         if home != Home::Auto && !self.has_homes() {
             self.check_home(number, home, SetAttributeMode::Any)?;
@@ -110,7 +112,7 @@ impl FileSystem {
     pub(crate) fn check_home(&self, number: InodeNumber, home: Home, mode: SetAttributeMode) -> Result<()> {
         let file = self.inodes.get(&self.volume, number)?;
         self.must_have_zone(home)?;
-        may_be_set(number, &file.state.read(), mode)?;
+        may_be_set(number, &*file.state.read()?, mode)?;
         if home == Home::Memory { self.must_have_room(&file) } else { Ok(()) }
     }
 
@@ -121,7 +123,7 @@ impl FileSystem {
         if home == Home::Memory {
             self.must_have_room(&file)?;
         }
-        let mut state = file.state.write();
+        let mut state = file.state.write()?;
         may_be_set(number, &state, mode)?;
         let mut new = state.inode.clone();
         new.flags = new.flags & !(flags::HOME_MEMORY | flags::HOME_BLOCK) | home.flags();
@@ -148,7 +150,7 @@ impl FileSystem {
     fn must_have_room(&self, file: &InCoreInode) -> Result<()> {
         let room = self.volume.memory.available_for_extents();
         let (is_file, most) = {
-            let state = file.state.read();
+            let state = file.state.read()?;
             (state.inode.file_type() == file_type::REGULAR, state.inode.space_512 * 512)
         };
         if !is_file || most <= room {
@@ -176,6 +178,7 @@ impl FileSystem {
     /// # Errors
     /// `InvalidArgument` if this build does not know it; `ReadOnly`, `Stopped`.
     pub fn enable_homes(&self) -> Result<()> {
+        may_wait()?;
         self.volume.health.check_writable()?;
         self.gain_memory_homes()
     }
@@ -204,6 +207,7 @@ impl FileSystem {
     /// `NoSpace` if the home has no room: what was moved stays moved. `DamagedData`, `LostData`: that block stays where it is. Errors of
     /// devices; `Stale`.
     pub fn move_home(&self, number: InodeNumber, block: u64) -> Result<Option<u64>> {
+        may_wait()?;
         self.volume.health.check_writable()?;
         let file = self.inodes.get(&self.volume, number)?;
         file.must_be_regular("only regular files have blocks to move")?;
@@ -214,7 +218,7 @@ impl FileSystem {
 
     /// Blocks that lie elsewhere than in `home`, or in the file's own: those of the next piece from `block` on that has some.
     pub(super) fn blocks_elsewhere(&self, file: &InCoreInode, home: Option<Home>, block: u64) -> Result<Elsewhere> {
-        let state = file.state.read();
+        let state = file.state.read()?;
         if state.removed {
             return Err(Error::Stale(file.number));
         }
@@ -264,7 +268,7 @@ impl FileSystem {
         let volume = &self.volume;
         let mut tx = Tx::new(volume);
         let base = old.reserve(&mut tx, volume, (view.zone, None), count)?;
-        let mut state = file.state.write();
+        let mut state = file.state.write()?;
         if state.removed {
             return Err(Error::Stale(file.number));
         }

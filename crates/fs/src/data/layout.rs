@@ -23,6 +23,7 @@ use crate::inodes::InCoreInode;
 use crate::lease::Lease;
 use crate::space::Run;
 use crate::types::{LayoutExtent, LayoutOptions, LayoutPlace};
+use crate::wait::may_wait;
 
 /// Most extents of a layout.
 pub const LAYOUT_EXTENTS_MAX: usize = 256;
@@ -109,6 +110,7 @@ impl FileSystem {
         options: LayoutOptions,
         recall: impl FnOnce() + Send + 'static,
     ) -> Result<Layout> {
+        may_wait()?;
         // A mount that writes nothing has layouts too.
         if let Err(error @ Error::Stopped { .. }) = self.volume.health.check_writable() {
             return Err(error);
@@ -124,7 +126,7 @@ impl FileSystem {
         if options.settle && !self.is_read_only() {
             self.settle(&file, blocks.clone())?;
         }
-        let range = file.ranges.to_grant(blocks.start, blocks.end - 1);
+        let range = file.ranges.to_grant(blocks.start, blocks.end - 1)?;
         let view = self.view(&file)?;
         let found = self.find_extents(&file, &view, blocks.clone())?;
         let lease = self.volume.leases.grant(found.leased_blocks(), found.sectors(), Box::new(recall))?;

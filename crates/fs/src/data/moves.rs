@@ -55,7 +55,7 @@ impl FileSystem {
     /// `Stale`; damage of the mapping.
     pub fn bytes_from_home(&self, number: InodeNumber) -> Result<u64> {
         let file = self.inodes.get(&self.volume, number)?;
-        if file.state.read().inode.file_type() != file_type::REGULAR {
+        if file.state.read()?.inode.file_type() != file_type::REGULAR {
             return Ok(0);
         }
         let (mut from, mut bytes) = (Some(0), 0);
@@ -144,7 +144,7 @@ impl FileSystem {
         let has_home = |number: &u64| {
             memory.is_inode_taken(InodeNumber::new(*number))
                 && self.inodes.get(&self.volume, InodeNumber::new(*number)).is_ok_and(|file| {
-                    let state = file.state.read();
+                    let state = file.state.read_waiting();
                     !state.removed && state.inode.file_type() == file_type::REGULAR && Home::of(&state.inode) != Home::Auto
                 })
         };

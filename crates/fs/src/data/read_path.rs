@@ -23,9 +23,11 @@ use crate::index::tree;
 use crate::inodes::InCoreInode;
 use crate::inodes::range_lock::RangeGuard;
 use crate::mutant::{Mutant, on};
-use crate::statistics::{add, count};
+use crate::statistics::{add, count, counted};
+use crate::sync::patience;
 use crate::types::ReadOptions;
 use crate::volume::Volume;
+use crate::wait::may_wait;
 
 /// The bytes `from..to` of one block, which go to `start` in the caller's buffer.
 struct Wanted {
@@ -67,21 +69,21 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::read`].
     pub fn read_with(&self, number: InodeNumber, offset: u64, into: &mut [u8], options: ReadOptions) -> Result<usize> {
-        count(&self.volume.live.operations.read);
+        let _counted = counted(&self.volume.live.operations.read);
         let volume = &self.volume;
         let file = self.inodes.get(volume, number)?;
-        if file.state.read().inode.is_directory() {
+        if file.state.read()?.inode.is_directory() {
             return Err(Error::IsDirectory);
         }
         if into.is_empty() {
             return Ok(0);
         }
         let ahead = self.read_ahead.step(&file, offset, into.len() as u64);
-        let (range, ahead) = self.lock_to_read(&file, offset, into.len() as u64, ahead);
-        let version = file.state.read().inode.change_count; // read before the view, so that it is never newer ([RA1])
+        let (range, ahead) = self.lock_to_read(&file, offset, into.len() as u64, ahead)?;
+        let version = file.state.read()?.inode.change_count; // read before the view, so that it is never newer ([RA1])
         let view = self.view(&file)?;
         let length = view.size.saturating_sub(offset).min(into.len() as u64) as usize;
-        if !file.state.read().inode.has_mapping() || length == 0 {
+        if !file.state.read()?.inode.has_mapping() || length == 0 {
             return Ok(0);
         }
         let into = &mut into[..length];
@@ -96,22 +98,25 @@ impl FileSystem {
         if options.keep_pages && self.options.modified_lines > 0 {
             volume.pages.duplicates.keep_read(&file.duplicates, view.size, offset, into);
         }
+        if patience::tries() {
+            self.read_ahead.note_tried(&file, offset, length as u64);
+        }
         drop(range);
         add(&volume.live.work.user_read_bytes, length as u64);
         Ok(length)
     }
 
     /// 1. Locks the blocks of a range. Also locks the next `ahead` bytes, unless a writer holds one of their blocks ([RA3]).
-    fn lock_to_read<'f>(&self, file: &'f InCoreInode, offset: u64, length: u64, ahead: u64) -> (RangeGuard<'f>, u64) {
+    fn lock_to_read<'f>(&self, file: &'f InCoreInode, offset: u64, length: u64, ahead: u64) -> Result<(RangeGuard<'f>, u64)> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let last = |end: u64| (end - 1) / block_bytes;
         let (first, end) = (offset / block_bytes, offset.saturating_add(length));
         if ahead > 0
             && let Some(range) = file.ranges.try_shared(first, last(end.saturating_add(ahead)))
         {
-            return (range, ahead);
+            return Ok((range, ahead));
         }
-        (file.ranges.shared(first, last(end)), 0)
+        Ok((file.ranges.shared(first, last(end))?, 0))
     }
 
     /// Reads a locked range, and up to `ahead` bytes after it.
@@ -119,6 +124,7 @@ impl FileSystem {
         let end = offset + into.len() as u64;
         let ahead_end = self.end_of_sectors(file, view, offset, end, (end + ahead) / SECTOR_BYTES as u64 * SECTOR_BYTES as u64)?;
         if ahead_end > end {
+            may_wait()?; // sectors
             let mut bytes = self.read_ahead.room(file);
             bytes.resize((ahead_end - offset) as usize, 0);
             if self.fetch(file, view, offset, &mut bytes, false).is_ok() {
@@ -156,6 +162,7 @@ impl FileSystem {
             wanted.iter().zip(&bounces).for_each(|(wanted, bounce)| lay_sectors(wanted, bounce, into));
             return load_pieces(&self.volume, view.owner.inode, &pieces, into);
         }
+        may_wait()?;
         let log_bytes = transfer(&self.volume, view, &wanted, &pieces, &mut bounces, into)?;
         if hot && self.is_promoted(into.len()) {
             for (wanted, bounce) in wanted.iter().zip(&bounces) {

@@ -41,6 +41,7 @@ use crate::mutant::{Mutant, on};
 use crate::space::{self, Zone};
 use crate::statistics::{add, count};
 use crate::volume::{Tx, Volume};
+use crate::wait::may_wait;
 
 /// Why a block is rewritten without new data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,6 +163,7 @@ impl Rewritten {
 impl FileSystem {
     /// Rewrites a block. True if there was work to do; a block with a lease stays as it is ([LY5] of `lease.rs`).
     pub(super) fn rewrite_block(&self, file: &InCoreInode, block: u64, why: Rewrite) -> Result<bool> {
+        may_wait()?;
         let Some(_range) = file.ranges.exclusive_unless_leased(block, block) else { return Ok(false) };
         self.rewrite_locked(file, block, why)
     }

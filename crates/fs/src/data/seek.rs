@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::index::block::Block;
 use crate::index::tree::{self, Found};
-use crate::statistics::count;
+use crate::statistics::counted;
 use crate::types::SeekTo;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
@@ -22,10 +22,10 @@ impl FileSystem {
     /// # Errors
     /// `InvalidArgument` if it is not a regular file.
     pub fn seek(&self, number: InodeNumber, offset: u64, to: SeekTo) -> Result<Option<u64>> {
-        count(&self.volume.live.operations.lseek);
+        let _counted = counted(&self.volume.live.operations.lseek);
         let file = self.inodes.get(&self.volume, number)?;
         // The inode's lock protects the mapping; no data is read.
-        let state = file.state.read();
+        let state = file.state.read()?;
         if state.removed {
             return Err(Error::Stale(number));
         }
@@ -77,7 +77,7 @@ impl FileSystem {
     /// `Stale`; damage of the mapping.
     pub fn needs_space(&self, number: InodeNumber, offset: u64, length: u64) -> Result<bool> {
         let file = self.inodes.get(&self.volume, number)?;
-        let state = file.state.read();
+        let state = file.state.read()?;
         if state.removed {
             return Err(Error::Stale(number));
         }

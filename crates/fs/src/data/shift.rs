@@ -43,7 +43,7 @@ impl FileSystem {
         if !offset.is_multiple_of(block_bytes) || !length.is_multiple_of(block_bytes) {
             return Err(Error::InvalidArgument("only whole blocks are taken out of a file or put into it"));
         }
-        let _range = file.ranges.exclusive(0, u64::MAX); // [SF2]
+        let _range = file.ranges.exclusive(0, u64::MAX)?; // [SF2]
         let size = self.view(file)?.size;
         let (at, blocks, blocks_max) = (offset / block_bytes, length / block_bytes, FILE_BYTES_MAX.div_ceil(block_bytes));
         let (shift, new_size) = match direction {
@@ -61,7 +61,7 @@ impl FileSystem {
         }
         let _leaving = (direction == Direction::Collapse).then(|| self.leaving.enter());
         let mut tx = Tx::new(volume);
-        let mut state = file.state.write();
+        let mut state = file.state.write()?;
         if state.removed {
             return Err(Error::Stale(file.number));
         }

@@ -15,6 +15,7 @@ use crate::index::block::{LogSlots, NewExtent};
 use crate::mutant::{Mutant, on};
 use crate::statistics::{add, count};
 use crate::volume::Volume;
+use crate::wait::may_wait;
 
 impl Store<'_> {
     /// Whether the next log holds the next bytes of the same part, in the next slot on the device.
@@ -81,6 +82,9 @@ pub(super) fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(F
             }
             Action::Undecided => unreachable!("every block was decided on"),
         }
+    }
+    if !blocks.is_empty() {
+        may_wait()?;
     }
     let mut stored = None;
     let mut store_logs = || -> Result<_> {

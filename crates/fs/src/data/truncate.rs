@@ -42,7 +42,7 @@ impl FileSystem {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         loop {
             let before = self.view(file)?;
-            let _range = file.ranges.exclusive(before.size.min(size) / block_bytes, u64::MAX);
+            let _range = file.ranges.exclusive(before.size.min(size) / block_bytes, u64::MAX)?;
             let view = self.view(file)?;
             if view.size != before.size {
                 continue;
@@ -75,7 +75,7 @@ impl FileSystem {
             if before.size >= size {
                 return Ok(());
             }
-            let _range = file.ranges.exclusive(before.size / block_bytes, u64::MAX);
+            let _range = file.ranges.exclusive(before.size / block_bytes, u64::MAX)?;
             let view = self.view(file)?;
             if view.size == before.size {
                 return self.grow(file, &view, size, |_| {});
@@ -88,7 +88,7 @@ impl FileSystem {
         let block_bytes = u64::from(volume.geometry.block_bytes());
         file.duplicates.forget(size, u64::MAX);
         let _leaving = self.leaving.enter();
-        let mut guard = file.state.write();
+        let mut guard = file.state.write()?;
         if guard.removed {
             return Err(Error::Stale(file.number));
         }

@@ -26,7 +26,7 @@ pub(crate) struct FileView {
 impl FileSystem {
     /// Reads the inode state that the data paths need.
     pub(crate) fn view(&self, file: &InCoreInode) -> Result<FileView> {
-        let state = file.state.read();
+        let state = file.state.read()?;
         if state.removed {
             return Err(Error::Stale(file.number));
         }
@@ -37,7 +37,7 @@ impl FileSystem {
     /// Calls `look` with the root of a file's mapping, under the inode's lock: mapping pages on the way down cannot be freed by changes to
     /// other ranges. The result of `look` stays valid for the range that the caller has locked.
     pub(crate) fn mapped<T>(&self, file: &InCoreInode, view: &FileView, look: impl FnOnce(RecordBytes) -> Result<T>) -> Result<T> {
-        let state = file.state.read();
+        let state = file.state.read()?;
         if !state.is_life_of(view.owner) || !(state.has_blocks() || on(Mutant::CandidateOfAnotherInode)) {
             return Err(Error::Stale(file.number));
         }

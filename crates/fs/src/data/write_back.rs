@@ -41,6 +41,7 @@ use crate::sync::EXPLORED;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::tuning::compaction::COMPACTIONS_MAX;
 use crate::tuning::write_back::{Candidate, Cursor};
+use crate::wait::may_wait;
 
 /// Write-back stops at this much free space above its start limit, in percent of the data area.
 const ENOUGH_ABOVE_PERCENT: u64 = 5;
@@ -123,6 +124,7 @@ impl FileSystem {
 
     /// A pass that ends when enough is free.
     pub(crate) fn write_back_pass(&self) -> Result<Pass> {
+        may_wait()?;
         let enough = u64::from(self.options.write_back_percent) + ENOUGH_ABOVE_PERCENT;
         self.write_back_until(if EXPLORED { EVERYTHING_PERCENT } else { enough })
     }
@@ -236,7 +238,7 @@ impl FileSystem {
     fn look_at(&self, number: InodeNumber, within: Option<(u32, u64)>, each: &mut dyn FnMut(Candidate)) -> Result<Option<(u32, u64)>> {
         let volume = &self.volume;
         let file = self.inodes.get(volume, number)?;
-        let state = file.state.read();
+        let state = file.state.read()?;
         if state.removed || !state.has_blocks() {
             return Ok(None);
         }
@@ -270,7 +272,7 @@ impl FileSystem {
                 let owner = candidate.owner();
                 let file = self.inodes.get(&self.volume, owner.inode).ok()?;
                 // From here on the in-core inode identifies the file: a new file with the same number has another in-core inode ([WB7]).
-                let is_it = file.state.read().is_life_of(owner) || on(Mutant::CandidateOfAnotherInode);
+                let is_it = file.state.read_waiting().is_life_of(owner) || on(Mutant::CandidateOfAnotherInode);
                 is_it.then(|| (file, candidate.block()))
             })
             .collect();

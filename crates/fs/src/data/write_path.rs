@@ -38,9 +38,10 @@ use crate::inodes::InCoreInode;
 use crate::inodes::range_lock::RangeGuard;
 use crate::mutant::{Mutant, on};
 use crate::space;
-use crate::statistics::{add, count};
+use crate::statistics::{add, counted};
 use crate::types::WriteOptions;
 use crate::volume::Tx;
+use crate::wait::may_wait;
 
 /// Zeros for a stale tail. Static, because an array on the stack would be cleared for each write.
 static ZEROS: [u8; SECTOR_BYTES] = [0; SECTOR_BYTES];
@@ -66,8 +67,11 @@ impl FileSystem {
 
     /// The number of bytes written, and the offset behind them (0 if there are none).
     fn write_pieces(&self, number: InodeNumber, offset: u64, from: &[u8], options: WriteOptions) -> Result<(usize, u64)> {
-        count(&self.volume.live.operations.write);
+        let _counted = counted(&self.volume.live.operations.write);
         self.volume.health.check_writable()?;
+        if from.len() as u64 > TX_DATA_MAX {
+            may_wait()?; // several transactions ([NW4] of `wait.rs`)
+        }
         let file = self.inodes.get(&self.volume, number)?;
         file.must_be_regular("only regular files are written")?;
         let (mut done, mut end) = (0, 0);
@@ -136,7 +140,7 @@ impl FileSystem {
         let end_of = |at: u64| at.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge);
         if !append {
             let end = end_of(offset)?;
-            let range = file.ranges.exclusive(offset / block_bytes, (end - 1) / block_bytes);
+            let range = file.ranges.exclusive(offset / block_bytes, (end - 1) / block_bytes)?;
             let view = self.view(file)?;
             if !view.tail_stale || end <= view.size {
                 return Ok((offset, view, range));
@@ -148,7 +152,7 @@ impl FileSystem {
             let end = end_of(at)?;
             let first = if view.tail_stale && end > view.size { at.min(view.size) } else { at };
             let last = if append { u64::MAX } else { (end - 1) / block_bytes };
-            let range = file.ranges.exclusive(first / block_bytes, last);
+            let range = file.ranges.exclusive(first / block_bytes, last)?;
             let again = self.view(file)?;
             if (again.size, again.tail_stale) == (view.size, view.tail_stale) {
                 return Ok((at, again, range));
@@ -183,7 +187,7 @@ impl FileSystem {
 
     /// Steps 4 and 5. No inode lock is held during them (RULES R9).
     fn transfer(&self, file: &InCoreInode, tx: &mut Tx<'_>, targets: &mut [Target<'_>]) -> Result<Durable> {
-        let _held = on(Mutant::InodeHeldOverIo).then(|| file.state.write());
+        let _held = on(Mutant::InodeHeldOverIo).then(|| file.state.write()).transpose()?;
         tx.suspect_if_failed(transfer(&self.volume, targets))
     }
 

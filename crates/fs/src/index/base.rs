@@ -178,7 +178,7 @@ mod tests {
         fs.write(file, 0, &[1; 5000], WriteOptions::default()).expect("written");
         let in_core = fs.inodes.get(&fs.volume, file).expect("there");
         let address = LineAddress::new(64 * 100);
-        in_core.state.write().inode.root = Record::Memory(address).encode().to_bytes();
+        in_core.state.write_waiting().inode.root = Record::Memory(address).encode().to_bytes();
         let size = |size| SetAttributes { size: Some(size), ..SetAttributes::default() };
         let punch = AllocateMode::Punch;
         let give = AllocateMode::Allocate { keep_size: true };

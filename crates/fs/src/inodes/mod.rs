@@ -30,9 +30,10 @@ use crate::error::{Error, Result};
 use crate::mutant::{Mutant, on};
 use crate::near::{NearMap, SHARDS, shard_of};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use crate::sync::{EXPLORED, Mutex, RwLock, RwLockWriteGuard};
+use crate::sync::{EXPLORED, Mutex, RwLockWriteGuard};
 use crate::types::NewInode;
 use crate::volume::{Tx, Volume, now};
+use crate::wait::{LongMutex, LongRwLock};
 use attribute_set::AttributeSet;
 use directory::DirectoryIndex;
 use range_lock::RangeLock;
@@ -45,7 +46,7 @@ const ORDER_SLACK: usize = 64;
 pub(crate) struct InCoreInode {
     pub(crate) number: InodeNumber,
     pub(crate) address: LineAddress,
-    pub(crate) state: RwLock<State>,
+    pub(crate) state: LongRwLock<State>,
     pub(crate) ranges: RangeLock,
     /// Position of its sequential reader.
     pub(crate) stream: Mutex<Stream>,
@@ -89,7 +90,7 @@ impl State {
 impl InCoreInode {
     /// Refuses directories, and with `why` everything else that is not a regular file.
     pub(crate) fn must_be_regular(&self, why: &'static str) -> Result<()> {
-        match self.state.read().inode.file_type() {
+        match self.state.read()?.inode.file_type() {
             file_type::REGULAR => Ok(()),
             file_type::DIRECTORY => Err(Error::IsDirectory),
             _ => Err(Error::InvalidArgument(why)),
@@ -101,7 +102,7 @@ impl InCoreInode {
         Arc::new(Self {
             number,
             address,
-            state: RwLock::new(state),
+            state: LongRwLock::new(state),
             ranges: RangeLock::default(),
             stream: Mutex::default(),
             duplicates: FilePages::default(),
@@ -129,6 +130,9 @@ impl InCoreInode {
         new.change_count += 1;
         let volume = tx.volume();
         self.put(&mut tx, volume, Some(&state.inode), &new)?;
+        if on(Mutant::InodeBeforeRefusal) {
+            state.inode = new.clone();
+        }
         tx.commit(stored, written)?;
         state.inode = new;
         Ok(())
@@ -152,7 +156,6 @@ impl InCoreInode {
 struct Shard {
     inodes: NearMap<Arc<InCoreInode>>,
     order: VecDeque<u64>,
-    held: NearMap<u64>,
 }
 
 impl Shard {
@@ -167,7 +170,9 @@ impl Shard {
 }
 
 pub(crate) struct InodeTable {
-    shards: Vec<Mutex<Shard>>,
+    shards: Vec<LongMutex<Shard>>,
+    /// Holds from outside ([IN4]), apart from the shards: those are locked while an inode is loaded.
+    held: Vec<Mutex<NearMap<u64>>>,
     shard_inodes_max: usize,
     /// Bytes of directory indexes and extended attributes in memory.
     pub(crate) index_bytes: AtomicUsize,
@@ -179,20 +184,21 @@ impl InodeTable {
         // A quarter of the memory option for inodes, a quarter for directory indexes, the rest for pages.
         let inode_bytes = size_of::<InCoreInode>() + 64;
         Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS).map(|_| LongMutex::default()).collect(),
+            held: (0..SHARDS).map(|_| Mutex::default()).collect(),
             shard_inodes_max: (memory_bytes as usize / 4 / inode_bytes / SHARDS).max(if EXPLORED { 1 } else { 16 }),
             index_bytes: AtomicUsize::new(0),
             index_bytes_max: memory_bytes as usize / 4,
         }
     }
 
-    fn shard(&self, number: InodeNumber) -> &Mutex<Shard> {
+    fn shard(&self, number: InodeNumber) -> &LongMutex<Shard> {
         &self.shards[shard_of(number.get())]
     }
 
     /// The inode with this number; `Stale` where the slot is free.
     pub(crate) fn get(&self, volume: &Volume, number: InodeNumber) -> Result<Arc<InCoreInode>> {
-        let mut shard = self.shard(number).lock();
+        let mut shard = self.shard(number).lock()?;
         if let Some(file) = shard.inodes.get(&number.get()) {
             file.referenced.store(true, Relaxed);
             return Ok(file.clone());
@@ -212,13 +218,18 @@ impl InodeTable {
     }
 
     /// Adds a new inode to the table, locked, before its transaction: a thread that finds the number in use finds this in-core inode ([IN3]).
-    pub(crate) fn add(&self, file: Arc<InCoreInode>) {
-        self.insert(&mut self.shard(file.number).lock(), file);
+    ///
+    /// # Errors
+    /// `WouldWait`.
+    pub(crate) fn add(&self, file: Arc<InCoreInode>) -> Result<()> {
+        self.insert(&mut *self.shard(file.number).lock()?, file);
+        Ok(())
     }
 
     /// Removes an inode whose slot is free. The number may already belong to another file.
+    /// With a refusal it stays until the table is short of room: whoever finds it sees that it was removed.
     pub(crate) fn remove(&self, file: &InCoreInode) {
-        let mut shard = self.shard(file.number).lock();
+        let Ok(mut shard) = self.shard(file.number).lock() else { return };
         if shard.inodes.get(&file.number.get()).is_some_and(|known| std::ptr::eq(&raw const **known, file)) {
             shard.inodes.remove(&file.number.get());
         }
@@ -238,8 +249,10 @@ impl InodeTable {
                     shard.order.push_back(oldest)
                 }
                 Some(_) => {
-                    if let Some(evicted) = shard.inodes.remove(&oldest) {
-                        self.forget(&mut evicted.state.write());
+                    if let Some(evicted) = shard.inodes.remove(&oldest)
+                        && let Some(mut state) = evicted.state.try_write()
+                    {
+                        self.forget(&mut state); // nobody else has it
                     }
                     if tight && shard.inodes.len() < self.shard_inodes_max {
                         break;
@@ -280,24 +293,28 @@ impl InodeTable {
 
     // ---- holders from outside ([IN4]) --------------------------------------------------------------------------------------------
 
+    fn holds(&self, number: InodeNumber) -> &Mutex<NearMap<u64>> {
+        &self.held[shard_of(number.get())]
+    }
+
     pub(crate) fn hold(&self, number: InodeNumber, count: u64) {
-        *self.shard(number).lock().held.entry(number.get()).or_insert(0) += count;
+        *self.holds(number).lock().entry(number.get()).or_insert(0) += count;
     }
 
     /// True if nobody holds the inode any more.
     pub(crate) fn release(&self, number: InodeNumber, count: u64) -> bool {
-        let mut shard = self.shard(number).lock();
-        let Some(held) = shard.held.get_mut(&number.get()) else { return true };
+        let mut holds = self.holds(number).lock();
+        let Some(held) = holds.get_mut(&number.get()) else { return true };
         *held = held.saturating_sub(count);
         let last = *held == 0;
         if last {
-            shard.held.remove(&number.get());
+            holds.remove(&number.get());
         }
         last
     }
 
     pub(crate) fn is_held(&self, number: InodeNumber) -> bool {
-        self.shard(number).lock().held.contains_key(&number.get())
+        self.holds(number).lock().contains_key(&number.get())
     }
 }
 
@@ -321,10 +338,13 @@ pub(crate) struct Locked<'f> {
 }
 
 impl<'f> Locked<'f> {
-    pub(crate) fn new(mut files: Vec<&'f Arc<InCoreInode>>) -> Self {
+    /// # Errors
+    /// `WouldWait`.
+    pub(crate) fn new(mut files: Vec<&'f Arc<InCoreInode>>) -> Result<Self> {
         files.sort_by_key(|file| file.number);
         files.dedup_by_key(|file| file.number);
-        Self { guards: files.into_iter().map(|file| (file.number, file.state.write())).collect() }
+        let guards = files.into_iter().map(|file| Ok((file.number, file.state.write()?))).collect::<Result<_>>()?;
+        Ok(Self { guards })
     }
 
     fn position(&self, number: InodeNumber) -> usize {
@@ -387,22 +407,22 @@ mod tests {
     fn regression_the_order_of_eviction_forgets_what_is_gone() {
         let table = InodeTable::new(64 << 20);
         let stays: Vec<_> = (0..1000).map(|number| file(8 + number)).collect();
-        stays.iter().for_each(|file| table.add(file.clone()));
+        stays.iter().for_each(|file| table.add(file.clone()).expect("added"));
         for round in 0..100_000 {
             // Numbers that are reused, and ever new ones.
             for number in [5000 + round % 70, 10_000 + round] {
                 let file = file(number);
-                table.add(file.clone());
+                table.add(file.clone()).expect("added");
                 table.remove(&file);
             }
         }
         for shard in &table.shards {
-            let shard = shard.lock();
+            let shard = shard.lock_waiting();
             assert!(shard.order.len() <= 2 * (shard.inodes.len() + 1) + ORDER_SLACK, "{} numbers", shard.order.len());
         }
         for file in &stays {
             let number = file.number.get();
-            let shard = table.shard(file.number).lock();
+            let shard = table.shard(file.number).lock_waiting();
             assert!(shard.inodes.contains_key(&number));
             assert_eq!(shard.order.iter().filter(|known| **known == number).count(), 1, "it can still be evicted");
         }

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::lease::{FILE_LAYOUTS_MAX, Lease};
 use crate::mutant::{Mutant, on};
 use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::wait::may_wait;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -116,7 +117,10 @@ impl RangeLock {
     }
 
     /// Waits until no exclusive holder overlaps `first..=last`.
-    pub(crate) fn shared(&self, first: u64, last: u64) -> RangeGuard<'_> {
+    ///
+    /// # Errors
+    /// `WouldWait`.
+    pub(crate) fn shared(&self, first: u64, last: u64) -> Result<RangeGuard<'_>> {
         self.acquire(first, last, Kind::Shared)
     }
 
@@ -127,19 +131,26 @@ impl RangeLock {
     }
 
     /// As `shared`, to grant a lease on some of the blocks: also waits for changes that are recalling leases there ([LY3]).
-    pub(crate) fn to_grant(&self, first: u64, last: u64) -> RangeGuard<'_> {
+    ///
+    /// # Errors
+    /// `WouldWait`.
+    pub(crate) fn to_grant(&self, first: u64, last: u64) -> Result<RangeGuard<'_>> {
         self.acquire(first, last, Kind::Granting)
     }
 
     /// Recalls the leases on `first..=last`, then waits until no holder overlaps it. The caller holds no lock that a holder of a lease may
     /// need, and no range.
-    pub(crate) fn exclusive(&self, first: u64, last: u64) -> RangeGuard<'_> {
+    ///
+    /// # Errors
+    /// `WouldWait`.
+    pub(crate) fn exclusive(&self, first: u64, last: u64) -> Result<RangeGuard<'_>> {
         let mut state = self.state.lock();
         if state.leases.is_empty() && !state.is_busy(first, last, Kind::Exclusive) {
-            return self.hold(&mut state, first, last, Kind::Exclusive); // nearly always
+            return Ok(self.hold(&mut state, first, last, Kind::Exclusive)); // nearly always
         }
         drop(state);
-        self.recall_and_wait(first, last)
+        may_wait()?;
+        Ok(self.recall_and_wait(first, last))
     }
 
     #[cold]
@@ -184,12 +195,13 @@ impl RangeLock {
         self.wake(&state);
     }
 
-    fn acquire(&self, first: u64, last: u64, kind: Kind) -> RangeGuard<'_> {
+    fn acquire(&self, first: u64, last: u64, kind: Kind) -> Result<RangeGuard<'_>> {
         let mut state = self.state.lock();
         while state.is_busy(first, last, kind) {
+            may_wait()?;
             self.wait(&mut state);
         }
-        self.hold(&mut state, first, last, kind)
+        Ok(self.hold(&mut state, first, last, kind))
     }
 
     /// A step towards a range without leases ([LY3]): recalls them, or waits until one is returned, or revokes those that were waited for

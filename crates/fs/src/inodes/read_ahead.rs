@@ -16,8 +16,8 @@ use std::sync::{Arc, Weak};
 
 use super::InCoreInode;
 use crate::mutant::{Mutant, on};
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::{Mutex, patience};
 
 /// Buffers may take one in this many bytes of the memory option.
 const MEMORY_SHARE: u64 = 16;
@@ -73,8 +73,8 @@ impl ReadAhead {
 
     /// How many bytes to read ahead behind a request of `length` bytes at `offset`. Notes the end of the request as the reader's position.
     pub(crate) fn step(&self, file: &InCoreInode, offset: u64, length: u64) -> u64 {
-        if self.window_bytes_max == 0 {
-            return 0;
+        if self.window_bytes_max == 0 || patience::tries() {
+            return 0; // such a read may be repeated, so it is noted when it is done
         }
         let mut stream = file.stream.lock();
         let sequential = stream.next == offset && offset > 0;
@@ -92,6 +92,15 @@ impl ReadAhead {
         }
         stream.window_bytes = (stream.window_bytes * 2).max(length * 2).max(WINDOW_BYTES_MIN).min(self.window_bytes_max);
         stream.window_bytes
+    }
+
+    /// Notes the position of a reader who does not wait, after its read.
+    pub(crate) fn note_tried(&self, file: &InCoreInode, offset: u64, length: u64) {
+        let mut stream = file.stream.lock();
+        if stream.next != offset {
+            stream.window_bytes = 0;
+        }
+        stream.next = offset + length;
     }
 
     /// Copies the start of `into` from a buffer; returns how many bytes. The caller holds the range ([RA2]) and has read `version` after it

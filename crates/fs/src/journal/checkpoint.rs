@@ -26,6 +26,7 @@ use crate::error::Result;
 use crate::mutant::{Mutant, on};
 use crate::statistics::count;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::wait::may_wait;
 
 impl Journal {
     /// The durable watermark.
@@ -55,14 +56,16 @@ impl Journal {
         if !line_store.pages.is_full_of_dirty() {
             return Ok(());
         }
-        let _one = self.checkpoint.lock();
+        may_wait()?;
+        let _one = self.checkpoint.lock()?;
         // Another thread may have done a checkpoint meanwhile.
         if line_store.pages.is_full_of_dirty() { self.checkpoint_alone(line_store) } else { Ok(()) }
     }
 
     /// Writes all dirty lines home and moves the watermark.
     pub(crate) fn checkpoint(&self, line_store: &LineStore) -> Result<()> {
-        let _one = self.checkpoint.lock();
+        may_wait()?;
+        let _one = self.checkpoint.lock()?;
         self.checkpoint_alone(line_store)
     }
 
@@ -71,7 +74,7 @@ impl Journal {
         line_store.health.check_writable()?;
         self.asked.store(false, Relaxed);
         let (target, dirty) = {
-            let _nobody_commits = (!on(Mutant::CheckpointPassesCommits)).then(|| self.gate.write()); // [CH1]
+            let _nobody_commits = (!on(Mutant::CheckpointPassesCommits)).then(|| self.gate.write_waiting()); // [CH1]
             (self.last_txid(), line_store.pages.take_dirty())
         };
         // On a drive with transactions every commit writes its lines home; only a replay leaves dirty lines.
@@ -82,7 +85,7 @@ impl Journal {
             self.update_superblock(line_store, Fenced::nothing_stored(), |superblock| superblock.watermark = target)?;
         }
         let home = self.write_home(line_store, &dirty)?; // [CH2]
-        let tails = self.rings.iter().map(|ring| ring.lock().tail(target)).collect();
+        let tails = self.rings.iter().map(|ring| ring.lock_waiting().tail(target)).collect();
         if !on(Mutant::TailReleasedEarly) {
             self.update_superblock(line_store, home, |superblock| {
                 superblock.watermark = self.durable_watermark(target);
@@ -91,7 +94,7 @@ impl Journal {
         }
         self.watermark.store(target, Release);
         for ring in &self.rings {
-            ring.lock().release(target);
+            ring.lock_waiting().release(target);
         }
         count(&line_store.live.work.checkpoints);
         Ok(())

@@ -31,6 +31,7 @@ use crate::inject::last_transaction_number;
 use crate::mutant::{Mutant, on};
 use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use crate::sync::{EXPLORED, Mutex};
+use crate::wait::may_wait;
 
 /// Number of txids by which the durable bound is raised ([FC7]).
 const TXIDS_RESERVED: u64 = if EXPLORED { 16 } else { 1 << 16 };
@@ -81,7 +82,7 @@ impl<V: Host> Tx<'_, V> {
     pub(super) fn commit_on_drive(&mut self, engine: &FirmwareEngine) -> Result<u64> {
         let (line_store, journal) = (self.host.line_store(), self.host.journal());
         loop {
-            let gate = journal.gate.read();
+            let gate = journal.gate.read()?;
             line_store.health.check_writable()?; // under the gate: no commit after an unmount closed it
             let bound = engine.txid_bound.load(SeqCst);
             let taken = journal.last_txid.fetch_update(SeqCst, SeqCst, |last| (last < bound).then_some(last + 1));
@@ -162,7 +163,8 @@ fn store_run(drive: &Drive, number: TxId, run: &[Change<'_>]) -> std::result::Re
 impl Journal {
     /// Raises the bound of txids, durably ([FC7]).
     fn raise_txid_bound(&self, line_store: &LineStore, engine: &FirmwareEngine) -> Result<()> {
-        let _one = self.checkpoint.lock();
+        may_wait()?;
+        let _one = self.checkpoint.lock()?;
         if self.last_txid() < engine.txid_bound.load(SeqCst) {
             return Ok(()); // another thread did
         }
@@ -174,7 +176,8 @@ impl Journal {
 
     /// Empties the drive's log while commits are blocked, so that numbers restart at 1 ([FC5]).
     fn begin_numbers_again(&self, line_store: &LineStore, engine: &FirmwareEngine) -> Result<()> {
-        let _nobody_commits = self.gate.write();
+        may_wait()?;
+        let _nobody_commits = self.gate.write()?;
         if engine.next.load(SeqCst) <= u64::from(last_transaction_number()) {
             return Ok(()); // another thread did
         }

@@ -29,7 +29,8 @@ pub(crate) use tx::Tx;
 use crate::cache::LineStore;
 use crate::space::Space;
 use crate::sync::atomic::{AtomicBool, AtomicU64};
-use crate::sync::{Condvar, Mutex, RwLock, RwLockWriteGuard};
+use crate::sync::{Condvar, Mutex, RwLockWriteGuard};
+use crate::wait::{LongMutex, LongRwLock};
 use firmware_commit::FirmwareEngine;
 use ring::{Ring, used_ring_bytes};
 
@@ -53,17 +54,17 @@ pub(crate) trait Host {
 }
 
 pub(crate) struct Journal {
-    rings: Vec<Mutex<Ring>>,
+    rings: Vec<LongMutex<Ring>>,
     /// The last txid assigned. Increased only under a ring's lock (RULES R2).
     last_txid: AtomicU64,
     /// The durable watermark C.
     watermark: AtomicU64,
     /// Held shared from before a txid is assigned until its lines are in the host copies; exclusively to find a txid below which all are.
-    gate: RwLock<()>,
+    gate: LongRwLock<()>,
     /// Mount generation; seeds the records' checksums.
     generation: AtomicU64,
     /// Serialises checkpoints.
-    checkpoint: Mutex<()>,
+    checkpoint: LongMutex<()>,
     /// The superblock as on the device.
     superblock: Mutex<Superblock>,
     /// Wakes the background thread.
@@ -97,13 +98,13 @@ impl Journal {
         let geometry = superblock.geometry;
         Self {
             rings: (0..geometry.ring_count())
-                .map(|index| Mutex::new(Ring::new(index, used_ring_bytes(&geometry), Tail::default())))
+                .map(|index| LongMutex::new(Ring::new(index, used_ring_bytes(&geometry), Tail::default())))
                 .collect(),
             last_txid: AtomicU64::new(superblock.watermark),
             watermark: AtomicU64::new(superblock.watermark),
-            gate: RwLock::new(()),
+            gate: LongRwLock::new(()),
             generation: AtomicU64::new(superblock.generation),
-            checkpoint: Mutex::new(()),
+            checkpoint: LongMutex::new(()),
             firmware: on_drive.then(|| FirmwareEngine::new(superblock.watermark)),
             superblock: Mutex::new(superblock),
             notifier: Arc::default(),
@@ -133,7 +134,7 @@ impl Journal {
 
     /// Blocks commits on the drive while held: all lines stored there are committed, and in the host copies.
     pub(crate) fn hold_drive_commits(&self) -> Option<RwLockWriteGuard<'_, ()>> {
-        self.firmware.as_ref().map(|_| self.gate.write())
+        self.firmware.as_ref().map(|_| self.gate.write_waiting())
     }
 
     /// Asks the background thread, if there is one.

@@ -17,14 +17,17 @@ impl<V: Host> Tx<'_, V> {
         debug_assert!(self.data.is_empty(), "file data is stored in place by the drive's transactions alone");
         journal.bound_dirty_pages(line_store)?; // [CH6]
         loop {
-            let gate = journal.gate.read();
+            let gate = journal.gate.read()?;
             line_store.health.check_writable()?; // under the gate: no commit after an unmount closed it
             // Any free ring (RULES R2): starts at this CPU's ring, tries all, then waits for the preferred one.
             let ring_count = if EXPLORED { 2 } else { journal.rings.len() };
             let preferred = current_cpu() % ring_count;
             let early_txid = on(Mutant::TxidBeforeRing).then(|| journal.last_txid.fetch_add(1, SeqCst) + 1);
             let rings = journal.rings[..ring_count].iter().cycle().skip(preferred).take(ring_count);
-            let mut ring = rings.clone().find_map(|ring| ring.try_lock()).unwrap_or_else(|| journal.rings[preferred].lock());
+            let mut ring = match rings.clone().find_map(|ring| ring.try_lock()) {
+                Some(ring) => ring,
+                None => journal.rings[preferred].lock()?,
+            };
             let Some(reservation) = ring.reserve(self.addresses.len()) else {
                 drop(ring);
                 drop(gate);
@@ -46,7 +49,7 @@ impl<V: Host> Tx<'_, V> {
                 ring.advance(reservation, txid);
                 drop(ring);
                 drop(line_store.drive.persist(Structure::Journal, address, &buffer)?);
-                ring = journal.rings[index].lock();
+                ring = journal.rings[index].lock()?;
             }
             let persisted = if released_early {
                 Ok(Fenced::nothing_stored())

@@ -24,6 +24,8 @@ use crate::error::{Error, Result};
 use crate::mutant::{Mutant, on};
 use crate::space::Space;
 use crate::statistics::count;
+use crate::sync::patience;
+use crate::wait::may_commit;
 
 pub(crate) struct Tx<'v, V: Host> {
     pub(super) host: &'v V,
@@ -153,10 +155,12 @@ impl<'v, V: Host> Tx<'v, V> {
     pub(crate) fn commit(mut self, _stored: Fenced, _written: Flushed) -> Result<u64> {
         let host = self.host;
         let frees_at_once = host.journal().is_on_drive();
+        may_commit()?;
         let txid = match &host.journal().firmware {
             Some(engine) => self.commit_on_drive(engine)?,
             None => self.commit_to_ring()?,
         };
+        patience::commit(); // [NW4] of `wait.rs`
         for sector in self.in_place.drain(..) {
             host.forget_copies(sector);
         }
@@ -175,6 +179,9 @@ impl<'v, V: Host> Tx<'v, V> {
 
 impl<V: Host> Drop for Tx<'_, V> {
     fn drop(&mut self) {
+        if on(Mutant::RefusedKeepsSpace) && patience::tries() {
+            self.taken.clear();
+        }
         for space in self.taken.drain(..) {
             // [TX3]
             if self.suspect { self.host.hold_back(space) } else { self.host.free(space) }

@@ -1,5 +1,7 @@
 //! Reading and setting the attributes of an inode.
 
+use std::cell::Cell;
+
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::{INLINE_LINK_MAX, Inode, Timestamp, file_type};
 
@@ -7,9 +9,10 @@ use super::attributes_of;
 use crate::data::{SET_GROUP_ID, kill_set_id};
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
-use crate::statistics::count;
+use crate::statistics::counted;
 use crate::types::{Attributes, SetAttributes, SetTime};
 use crate::volume::now;
+use crate::wait::may_wait;
 
 impl FileSystem {
     /// What `stat` shows of an inode.
@@ -17,9 +20,9 @@ impl FileSystem {
     /// # Errors
     /// `Stale` if the number is not in use.
     pub fn attributes(&self, number: InodeNumber) -> Result<Attributes> {
-        count(&self.volume.live.operations.getattr);
+        let _counted = counted(&self.volume.live.operations.getattr);
         let file = self.inode(number)?;
-        let state = file.state.read();
+        let state = file.state.read()?;
         if state.removed {
             return Err(Error::Stale(number));
         }
@@ -44,7 +47,7 @@ impl FileSystem {
 
     fn of_inode<T>(&self, number: InodeNumber, get: impl FnOnce(&Inode) -> T) -> Result<T> {
         let file = self.inode(number)?;
-        let state = file.state.read();
+        let state = file.state.read()?;
         if state.removed { Err(Error::Stale(number)) } else { Ok(get(&state.inode)) }
     }
 
@@ -55,7 +58,7 @@ impl FileSystem {
     /// `IsDirectory` and `InvalidArgument` for the size of anything but a regular file; `FileTooLarge`.
     pub fn set_attributes(&self, number: InodeNumber, set: &SetAttributes) -> Result<Attributes> {
         let volume = &self.volume;
-        count(&volume.live.operations.setattr);
+        let _counted = counted(&volume.live.operations.setattr);
         volume.health.check_writable()?;
         let file = self.inode(number)?;
         if let Some(size) = set.size {
@@ -63,17 +66,28 @@ impl FileSystem {
             // First the size and the other attributes; then the permissions, which an access list may have to follow.
             let with_size = SetAttributes { permissions: None, ..*set };
             let keeps_rights = |mode: u16| set.permissions.is_none_or(|permissions| (permissions ^ mode) & 0o777 == 0);
-            let at_once = keeps_rights(file.state.read().inode.mode) || file.state.read().inode.attributes.is_none();
+            let at_once = {
+                let state = file.state.read()?;
+                keeps_rights(state.inode.mode) || state.inode.attributes.is_none()
+            };
+            if !at_once {
+                may_wait()?; // two transactions ([NW4] of `wait.rs`)
+            }
+            let after = Cell::new(None);
             self.truncate(&file, size, |inode| {
                 inode.mtime = now();
                 change(inode, if at_once { set } else { &with_size });
+                after.set(Some(attributes_of(number, inode)));
             })?;
+            if at_once && let Some(after) = after.take() {
+                return Ok(after); // as it was committed, without another wait for its lock
+            }
             if !at_once {
                 self.set_attributes(number, &SetAttributes { permissions: set.permissions, ctime: set.ctime, ..SetAttributes::default() })?;
             }
         } else {
-            self.with_room(|| {
-                let mut state = file.state.write();
+            return self.with_room(|| {
+                let mut state = file.state.write()?;
                 if state.removed {
                     return Err(Error::Stale(number));
                 }
@@ -83,12 +97,13 @@ impl FileSystem {
                 if state.inode.nlink == 0 && without_ctime == state.inode {
                     // Nobody sees it after a crash, and the kernel sends it for every file that loses its last name.
                     state.inode = new;
-                    return Ok(());
+                    return Ok(attributes_of(number, &state.inode));
                 }
-                self.commit_mode(&file, &mut state, new)
-            })?;
+                self.commit_mode(&file, &mut state, new)?;
+                Ok(attributes_of(number, &state.inode))
+            });
         }
-        let state = file.state.read();
+        let state = file.state.read()?;
         Ok(attributes_of(number, &state.inode))
     }
 
@@ -99,7 +114,7 @@ impl FileSystem {
     pub fn read_link(&self, number: InodeNumber) -> Result<Vec<u8>> {
         let file = self.inode(number)?;
         let size = {
-            let state = file.state.read();
+            let state = file.state.read()?;
             if state.inode.file_type() != file_type::SYMLINK {
                 return Err(Error::InvalidArgument("not a symbolic link"));
             }

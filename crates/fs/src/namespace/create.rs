@@ -1,5 +1,7 @@
 //! Creation: a new inode and its name, or a further name of an inode, in one transaction.
 
+use std::sync::Arc;
+
 use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::dentry::{Dentry, type_of_mode};
@@ -9,12 +11,12 @@ use tandemfs_format::segment::Region;
 use super::{attributes_of, check_name, directory_changed};
 use crate::data::store_link_target;
 use crate::error::{Error, Result};
-use crate::file_system::FileSystem;
+use crate::file_system::{FileSystem, NewGeneration};
 use crate::inodes::attribute_set::{AttributeSet, Changed};
-use crate::inodes::{InCoreInode, Locked, new_inode};
+use crate::inodes::{InCoreInode, Locked, State, new_inode};
 use crate::mutant::{Mutant, on};
 use crate::space;
-use crate::statistics::count;
+use crate::statistics::counted;
 use crate::types::{Attributes, NewInode};
 use crate::volume::{Owner, Tx, now};
 
@@ -39,7 +41,7 @@ impl FileSystem {
     pub fn create_under_umask(&self, parent: InodeNumber, name: &[u8], new: &NewInode<'_>, umask: u16) -> Result<Attributes> {
         let volume = &self.volume;
         let kind = new.mode & file_type::MASK;
-        count(match kind {
+        let _counted = counted(match kind {
             file_type::DIRECTORY => &volume.live.operations.mkdir,
             file_type::SYMLINK => &volume.live.operations.symlink,
             file_type::REGULAR => &volume.live.operations.create,
@@ -61,7 +63,7 @@ impl FileSystem {
     /// # Errors
     /// `NotDirectory`, `NotFound` in a removed directory, `NoSpace`, `InvalidArgument` for any type but a regular file.
     pub fn create_nameless(&self, parent: InodeNumber, new: &NewInode<'_>, umask: u16) -> Result<Attributes> {
-        count(&self.volume.live.operations.create);
+        let _counted = counted(&self.volume.live.operations.create);
         self.volume.health.check_writable()?;
         if new.mode & file_type::MASK != file_type::REGULAR {
             return Err(Error::InvalidArgument("only a regular file can be without a name"));
@@ -77,7 +79,7 @@ impl FileSystem {
         let mut inode = new_inode(new, parent);
         inode.nlink = 0;
         let (number, address, inherited) = {
-            let mut locked = directory.state.write();
+            let mut locked = directory.state.write()?;
             match (locked.removed, locked.inode.is_directory(), locked.inode.nlink) {
                 (true, _, _) => return Err(Error::Stale(parent)),
                 (_, false, _) => return Err(Error::NotDirectory),
@@ -88,17 +90,15 @@ impl FileSystem {
             tx.took(space::region(Region::Inodes, address, 2));
             (number, address, self.plan_inheritance(&mut tx, (parent, &mut locked), &mut inode, umask)?)
         };
-        inode.generation = self.next_generation();
+        let generation = NewGeneration::of(self);
+        inode.generation = generation.number();
         let (attributes, stored) = self.store_inherited(&mut tx, number, &mut inode, inherited)?;
         let file = InCoreInode::new(number, address, inode.clone());
         file.put(&mut tx, volume, None, &inode)?;
-        let mut state = file.state.write();
+        let mut state = file.state.write()?;
         self.inodes.put_attributes(&mut state, attributes);
-        self.inodes.add(file.clone());
-        if let Err(error) = tx.commit(stored, Flushed::nothing_written()) {
-            state.removed = true;
-            self.inodes.forget(&mut state);
-            self.inodes.remove(&file);
+        if let Err(error) = self.commit_new(tx, &file, generation, stored) {
+            self.abandon(&file, &mut state);
             return Err(error);
         }
         self.inodes.hold(number, 1);
@@ -107,7 +107,7 @@ impl FileSystem {
         Ok(attributes_of(number, &inode))
     }
 
-    /// Stores what a new inode inherits. On failure, takes back the generation that was just given to the inode.
+    /// Stores what a new inode inherits.
     fn store_inherited(
         &self,
         tx: &mut Tx<'_>,
@@ -117,19 +117,33 @@ impl FileSystem {
     ) -> Result<(Option<AttributeSet>, Fenced)> {
         let Some(inherited) = inherited else { return Ok((None, Fenced::nothing_stored())) };
         let owner = Owner { inode: number, generation: inode.generation };
-        match self.store_inheritance(tx, owner, inode, inherited) {
-            Ok((set, fenced)) => Ok((Some(set), fenced)),
-            Err(error) => {
-                self.return_generation(inode.generation);
-                Err(error)
+        let (set, fenced) = self.store_inheritance(tx, owner, inode, inherited)?;
+        Ok((Some(set), fenced))
+    }
+
+    /// Commits the creation of an inode that the caller has locked.
+    fn commit_new(&self, tx: Tx<'_>, file: &Arc<InCoreInode>, generation: NewGeneration<'_>, stored: Fenced) -> Result<()> {
+        self.inodes.add(file.clone())?;
+        match tx.commit(stored, Flushed::nothing_written()) {
+            Err(Error::WouldWait) => Err(Error::WouldWait),
+            other => {
+                generation.used(); // also where it is unknown whether the record is persistent
+                other.map(drop)
             }
         }
+    }
+
+    /// A new inode whose creation failed: who has found it meanwhile sees that it was removed.
+    fn abandon(&self, file: &InCoreInode, state: &mut State) {
+        state.removed = true;
+        self.inodes.forget(state);
+        self.inodes.remove(file);
     }
 
     fn create_entry(&self, parent: InodeNumber, name: &[u8], new: &NewInode<'_>, umask: u16) -> Result<Attributes> {
         let (volume, kind) = (&self.volume, new.mode & file_type::MASK);
         let directory = self.inode(parent)?;
-        let mut locked = directory.state.write();
+        let mut locked = directory.state.write()?;
         self.index(parent, &mut locked)?;
         let owner = locked.owner(parent);
         let Some(index) = &locked.directory else { unreachable!("it was just built") };
@@ -161,7 +175,8 @@ impl FileSystem {
             parent_new.nlink = parent_new.nlink.checked_add(1).ok_or(Error::TooManyLinks)?;
         }
         // Taken last, so that a failed creation uses none up: generations never get ahead of txids, from which the next mount goes on.
-        inode.generation = self.next_generation();
+        let generation = NewGeneration::of(self);
+        inode.generation = generation.number();
         // A symbolic link inherits nothing; its target is stored already.
         let (attributes, fenced) = self.store_inherited(&mut tx, number, &mut inode, inherited)?;
         if attributes.is_some() {
@@ -170,13 +185,10 @@ impl FileSystem {
         let file = InCoreInode::new(number, address, inode.clone());
         file.put(&mut tx, volume, None, &inode)?;
         directory.put(&mut tx, volume, Some(&parent_state.inode), &parent_new)?;
-        let mut new_state = file.state.write();
+        let mut new_state = file.state.write()?;
         self.inodes.put_attributes(&mut new_state, attributes);
-        self.inodes.add(file.clone());
-        if let Err(error) = tx.commit(stored, Flushed::nothing_written()) {
-            new_state.removed = true;
-            self.inodes.forget(&mut new_state);
-            self.inodes.remove(&file);
+        if let Err(error) = self.commit_new(tx, &file, generation, stored) {
+            self.abandon(&file, &mut new_state);
             return Err(error);
         }
 
@@ -208,7 +220,7 @@ impl FileSystem {
     /// `Exists`, `NotPermitted` for a directory, `TooManyLinks` at 65,000 names, `NoSpace`, `NotFound` for an inode that lost its last
     /// name.
     pub fn link(&self, number: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Attributes> {
-        count(&self.volume.live.operations.link);
+        let _counted = counted(&self.volume.live.operations.link);
         self.volume.health.check_writable()?;
         check_name(name)?;
         self.with_room(|| self.link_entry(number, parent, name))
@@ -217,10 +229,10 @@ impl FileSystem {
     fn link_entry(&self, number: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Attributes> {
         let volume = &self.volume;
         let (target, directory) = (self.inode(number)?, self.inode(parent)?);
-        if target.state.read().inode.is_directory() {
+        if target.state.read()?.inode.is_directory() {
             return Err(Error::NotPermitted);
         }
-        let mut locked = Locked::new(vec![&target, &directory]);
+        let mut locked = Locked::new(vec![&target, &directory])?;
         if locked.get(number).removed {
             return Err(Error::Stale(number));
         }

@@ -20,7 +20,7 @@ use crate::file_system::FileSystem;
 use crate::inodes::attribute_set::{AttributeSet, Change, Changed, value_bytes};
 use crate::inodes::{InCoreInode, State};
 use crate::mutant::{Mutant, on};
-use crate::statistics::count;
+use crate::statistics::counted;
 use crate::types::{Attributes, Home, SetAttributeMode, SetExtendedAttribute};
 use crate::volume::{Owner, Tx, now};
 
@@ -56,7 +56,7 @@ impl FileSystem {
     /// Calls `read` with an inode's attributes; the first call reads them from the device ([EA3]).
     fn with_attributes<T>(&self, file: &InCoreInode, read: impl FnOnce(&State, &AttributeSet) -> Result<T>) -> Result<T> {
         {
-            let state = file.state.read();
+            let state = file.state.read()?;
             if state.removed {
                 return Err(Error::Stale(file.number));
             }
@@ -67,7 +67,7 @@ impl FileSystem {
                 return read(&state, set);
             }
         }
-        let mut state = file.state.write();
+        let mut state = file.state.write()?;
         if state.removed {
             return Err(Error::Stale(file.number));
         }
@@ -92,7 +92,7 @@ impl FileSystem {
     /// # Errors
     /// `NoData` if the inode has no attribute of that name; `AttributeNameLength`, `NotSupported` and `InvalidArgument` for invalid names.
     pub fn extended_attribute(&self, number: InodeNumber, name: &[u8]) -> Result<Vec<u8>> {
-        count(&self.volume.live.operations.getxattr);
+        let _counted = counted(&self.volume.live.operations.getxattr);
         if let Some(which) = HomeAttribute::named(name) {
             return self.home_attribute(number, which);
         }
@@ -125,7 +125,7 @@ impl FileSystem {
     /// # Errors
     /// `Stale`, `Damaged`.
     pub fn extended_attributes(&self, number: InodeNumber, each: &mut dyn FnMut(&[u8], usize)) -> Result<()> {
-        count(&self.volume.live.operations.listxattr);
+        let _counted = counted(&self.volume.live.operations.listxattr);
         let file = self.inode(number)?;
         self.with_attributes(&file, |state, set| {
             if let Some(home) = HomeAttribute::listed(&state.inode) {
@@ -149,7 +149,7 @@ impl FileSystem {
     /// `Exists` and `NoData` according to `set.mode`; `AttributeTooLarge`, `AttributesFull`, `NoSpace`; `InvalidArgument` for an invalid
     /// access control list; `NotPermitted`, `NotForFiles` and `NotSupported` for file types that cannot have the attribute.
     pub fn set_extended_attribute(&self, number: InodeNumber, name: &[u8], value: &[u8], set: SetExtendedAttribute) -> Result<()> {
-        count(&self.volume.live.operations.setxattr);
+        let _counted = counted(&self.volume.live.operations.setxattr);
         self.volume.health.check_writable()?;
         if let Some(which) = HomeAttribute::named(name) {
             return self.set_home_attribute(number, which, value, set.mode);
@@ -162,7 +162,7 @@ impl FileSystem {
         let list = if is_list { AccessList::decode(value)? } else { None };
         self.with_room(|| {
             let file = self.inode(number)?;
-            let mut state = file.state.write();
+            let mut state = file.state.write()?;
             if state.removed {
                 return Err(Error::Stale(number));
             }
@@ -199,7 +199,7 @@ impl FileSystem {
     /// # Errors
     /// `NoData`, except for access control lists, as in Linux.
     pub fn remove_extended_attribute(&self, number: InodeNumber, name: &[u8]) -> Result<()> {
-        count(&self.volume.live.operations.removexattr);
+        let _counted = counted(&self.volume.live.operations.removexattr);
         self.volume.health.check_writable()?;
         if let Some(which) = HomeAttribute::named(name) {
             return self.set_home_attribute(number, which, Home::Auto.name().as_bytes(), SetAttributeMode::Replace);
@@ -207,7 +207,7 @@ impl FileSystem {
         let (namespace, name) = split(name)?;
         self.with_room(|| {
             let file = self.inode(number)?;
-            let mut state = file.state.write();
+            let mut state = file.state.write()?;
             if state.removed {
                 return Err(Error::Stale(number));
             }

@@ -6,8 +6,9 @@ use tandemfs_format::inode::file_type;
 
 use crate::error::Result;
 use crate::file_system::FileSystem;
-use crate::statistics::count;
+use crate::statistics::counted;
 use crate::types::DirectoryEntry;
+use crate::wait::may_wait;
 
 /// Cookies of `.` and `..`.
 const DOT: u64 = 1;
@@ -22,12 +23,12 @@ impl FileSystem {
     /// # Errors
     /// `NotDirectory`.
     pub fn read_directory(&self, number: InodeNumber, cookie: u64, visit: &mut dyn FnMut(&DirectoryEntry<'_>) -> bool) -> Result<()> {
-        count(&self.volume.live.operations.readdir);
+        let _counted = counted(&self.volume.live.operations.readdir);
         let file = self.inode(number)?;
-        if file.state.read().directory.is_none() {
-            self.index(number, &mut file.state.write())?;
+        if file.state.read()?.directory.is_none() {
+            self.index(number, &mut *file.state.write()?)?;
         }
-        let state = file.state.read();
+        let state = file.state.read()?;
         let owner = state.owner(number);
         let directory_type = type_of_mode(file_type::DIRECTORY);
         for (own_cookie, name, inode) in [(DOT, &b"."[..], number), (DOT_DOT, b"..", state.inode.parent)] {
@@ -43,6 +44,7 @@ impl FileSystem {
             Some(index) => index.list(&self.volume, owner, from, &mut each),
             // Evicted between the two locks. This is rare, so the index is built for this one call.
             None => {
+                may_wait()?;
                 super::DirectoryIndex::load(&self.volume, owner, state.root(), state.inode.size)?.list(&self.volume, owner, from, &mut each)
             }
         }

@@ -25,10 +25,14 @@ use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::inodes::directory::{DirectoryIndex, FoundEntry, Insertion};
 use crate::inodes::{InCoreInode, State};
-use crate::statistics::count;
+use crate::statistics::counted;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::types::Attributes;
 use crate::volume::{Volume, now};
+use crate::wait::{leaves_to_others, may_wait};
+
+/// A directory of up to this many bytes is loaded by threads that do not wait, too: new ones are small.
+const LOADED_WITHOUT_WAITING: u64 = 4 * PAGE_BYTES as u64;
 
 /// Refuses names that no file can have.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
@@ -80,6 +84,9 @@ impl FileSystem {
             return Err(Error::NotDirectory);
         }
         if state.directory.is_none() {
+            if state.inode.size > LOADED_WITHOUT_WAITING {
+                may_wait()?;
+            }
             let index = DirectoryIndex::load(&self.volume, state.owner(number), state.root(), state.inode.size)?;
             self.inodes.index_bytes.fetch_add(index.counted_bytes(), Relaxed);
             state.directory = Some(Box::new(index));
@@ -93,7 +100,7 @@ impl FileSystem {
     /// Finds a name in a directory that the caller has not locked.
     pub(crate) fn find(&self, parent: &InCoreInode, name: &[u8]) -> Result<Option<FoundEntry>> {
         {
-            let state = parent.state.read();
+            let state = parent.state.read()?;
             if state.removed {
                 return Err(Error::Stale(parent.number));
             }
@@ -101,7 +108,7 @@ impl FileSystem {
                 return index.find(&self.volume, state.owner(parent.number), name);
             }
         }
-        let mut state = parent.state.write();
+        let mut state = parent.state.write()?;
         let owner = state.owner(parent.number);
         self.index(parent.number, &mut state)?.find(&self.volume, owner, name)
     }
@@ -119,11 +126,11 @@ impl FileSystem {
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NameTooLong`.
     pub fn lookup(&self, parent: InodeNumber, name: &[u8]) -> Result<Attributes> {
-        count(&self.volume.live.operations.lookup);
+        let _counted = counted(&self.volume.live.operations.lookup);
         let directory = self.inode(parent)?;
         let number = match name {
             b"." => parent,
-            b".." => directory.state.read().inode.parent,
+            b".." => directory.state.read()?.inode.parent,
             name => {
                 if name.len() > NAME_MAX {
                     return Err(Error::NameTooLong);
@@ -140,15 +147,15 @@ impl FileSystem {
     /// Reads the attributes at the instant at which the name leads to the inode: both are read under the directory's lock. The lock order
     /// ([IN2] of `inodes/`) forbids waiting for the inode there. So the thread waits without the directory's lock, and then looks up again.
     fn lookup_name(&self, directory: &InCoreInode, name: &[u8]) -> Result<Attributes> {
-        count(&self.volume.live.operations.getattr);
+        let _counted = counted(&self.volume.live.operations.getattr);
         loop {
-            let state = directory.state.read();
+            let state = directory.state.read()?;
             if state.removed {
                 return Err(Error::Stale(directory.number));
             }
             let Some(index) = &state.directory else {
                 drop(state);
-                self.index(directory.number, &mut directory.state.write())?;
+                self.index(directory.number, &mut *directory.state.write()?)?;
                 continue;
             };
             let found = index.find(&self.volume, state.owner(directory.number), name)?.ok_or(Error::NotFound)?;
@@ -160,7 +167,7 @@ impl FileSystem {
                 return Ok(attributes_of(target.number, &target_state.inode));
             }
             drop(state);
-            drop(target.state.read());
+            drop(target.state.read()?);
         }
     }
 
@@ -176,7 +183,7 @@ impl FileSystem {
     /// `Stale` if the inode was removed meanwhile.
     pub fn remember(&self, number: InodeNumber, generation: u32, count: u64) -> Result<()> {
         let file = self.inode(number)?;
-        let state = file.state.read();
+        let state = file.state.read()?;
         if state.removed || state.inode.generation != generation {
             return Err(Error::Stale(number));
         }
@@ -204,10 +211,12 @@ impl FileSystem {
 
     /// Releases `count` holds. The last release removes an inode without names.
     pub fn forget(&self, number: InodeNumber, count: u64) {
-        if self.inodes.release(number, count)
-            && self.orphans.lock().contains(&number.get())
-            && let Err(error) = self.remove_orphan(number)
-        {
+        if !self.inodes.release(number, count) || !self.orphans.lock().contains(&number.get()) {
+            return;
+        }
+        if leaves_to_others() {
+            self.late_orphans.lock().push(number); // [NW5] of `wait.rs`
+        } else if let Err(error) = self.remove_orphan(number) {
             tracing::warn!(inode = number.get(), %error, "an unlinked file stays until the next recovery");
         }
     }

@@ -30,7 +30,7 @@ impl FileSystem {
     /// The parent directory that is recorded in an inode.
     fn parent_of(&self, number: InodeNumber) -> Option<InodeNumber> {
         let file = self.inode(number).ok()?;
-        let state = file.state.read();
+        let state = file.state.read().ok()?;
         (!state.removed && state.inode.nlink > 0).then_some(state.inode.parent)
     }
 
@@ -64,7 +64,7 @@ impl FileSystem {
 
     /// Visits the names of a directory until `visit` returns false, unless there are too many ([PA3]).
     fn entries(&self, directory: InodeNumber, left: &mut u64, visit: &mut dyn FnMut(InodeNumber, &[u8], u16) -> bool) {
-        let size = self.inode(directory).map_or(u64::MAX, |file| file.state.read().inode.size);
+        let size = self.inode(directory).and_then(|file| Ok(file.state.read()?.inode.size)).unwrap_or(u64::MAX);
         if size / LINE_BYTES as u64 > ENTRIES_MAX {
             return;
         }

@@ -25,8 +25,9 @@ use crate::inodes::{InCoreInode, Locked, State};
 use crate::leaving::LeavingGuard;
 use crate::mutant::{Mutant, on};
 use crate::space;
-use crate::statistics::count;
+use crate::statistics::counted;
 use crate::volume::{Tx, now};
+use crate::wait::{leaves_to_others, may_wait};
 
 impl FileSystem {
     /// Removes a name of a file. The file is removed with its last name and its last holder.
@@ -34,7 +35,7 @@ impl FileSystem {
     /// # Errors
     /// `NotFound`, `IsDirectory`.
     pub fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
-        count(&self.volume.live.operations.unlink);
+        let _counted = counted(&self.volume.live.operations.unlink);
         self.remove_name(parent, name, None, false)
     }
 
@@ -43,7 +44,7 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::unlink`]; `Changed`.
     pub fn unlink_inode(&self, parent: InodeNumber, name: &[u8], inode: InodeNumber) -> Result<()> {
-        count(&self.volume.live.operations.unlink);
+        let _counted = counted(&self.volume.live.operations.unlink);
         self.remove_name(parent, name, Some(inode), false)
     }
 
@@ -52,7 +53,7 @@ impl FileSystem {
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NotEmpty`.
     pub fn remove_directory(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
-        count(&self.volume.live.operations.rmdir);
+        let _counted = counted(&self.volume.live.operations.rmdir);
         self.remove_name(parent, name, None, true)
     }
 
@@ -61,7 +62,7 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::remove_directory`]; `Changed`.
     pub fn remove_directory_inode(&self, parent: InodeNumber, name: &[u8], inode: InodeNumber) -> Result<()> {
-        count(&self.volume.live.operations.rmdir);
+        let _counted = counted(&self.volume.live.operations.rmdir);
         self.remove_name(parent, name, Some(inode), true)
     }
 
@@ -87,7 +88,7 @@ impl FileSystem {
                 }
                 Err(error) => return Err(error),
             };
-            let mut locked = Locked::new(vec![&directory, &target]);
+            let mut locked = Locked::new(vec![&directory, &target])?;
             let owner = locked.get(parent).owner(parent);
             // Revalidate under the locks (RULES R4).
             let now = self.index(parent, locked.get_mut(parent))?.find(volume, owner, name)?;
@@ -121,7 +122,7 @@ impl FileSystem {
             }
             self.unlinked(&target, locked.get_mut(target.number), removal);
             drop(locked);
-            self.remove_late_orphans();
+            self.remove_late_orphans_here();
             return Ok(());
         }
     }
@@ -129,7 +130,7 @@ impl FileSystem {
     /// Removes the name of an inode that is damaged itself ([UN2]). False if the name has changed meanwhile.
     fn remove_name_alone(&self, directory: &Arc<InCoreInode>, name: &[u8], found: &FoundEntry) -> Result<bool> {
         let volume = &self.volume;
-        let mut locked = Locked::new(vec![directory]);
+        let mut locked = Locked::new(vec![directory])?;
         let state = locked.get_mut(directory.number);
         let owner = state.owner(directory.number);
         let index = self.index(directory.number, state)?;
@@ -233,13 +234,14 @@ impl FileSystem {
 
     /// Removes an inode without names if nobody holds it.
     pub(crate) fn remove_orphan(&self, number: InodeNumber) -> Result<()> {
+        may_wait()?;
         let target = match self.inode(number) {
             Err(Error::Stale(_)) => return Ok(()),
             other => other?,
         };
         let _leaving = self.leaving.enter(); // before it leaves the orphans ([NS3])
-        let _range = target.ranges.exclusive(0, u64::MAX);
-        let mut state = target.state.write();
+        let _range = target.ranges.exclusive(0, u64::MAX)?;
+        let mut state = target.state.write()?;
         if state.removed || state.inode.nlink > 0 || self.inodes.is_held(number) {
             return Ok(());
         }
@@ -254,12 +256,22 @@ impl FileSystem {
     }
 
     /// Removes orphans whose last holder went while their last name was removed.
-    pub(crate) fn remove_late_orphans(&self) {
+    /// True if there were any.
+    pub(crate) fn remove_late_orphans(&self) -> bool {
         let late = std::mem::take(&mut *self.late_orphans.lock());
+        let any = !late.is_empty();
         for number in late {
             if let Err(error) = self.remove_orphan(number) {
                 tracing::warn!(inode = number.get(), %error, "an unlinked file stays until the next recovery");
             }
+        }
+        any
+    }
+
+    /// The same behind an operation, which leaves them to others if it does not wait ([NW5] of `wait.rs`).
+    pub(super) fn remove_late_orphans_here(&self) {
+        if !leaves_to_others() {
+            self.remove_late_orphans();
         }
     }
 }

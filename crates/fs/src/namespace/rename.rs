@@ -19,9 +19,10 @@ use crate::inodes::directory::FoundEntry;
 use crate::inodes::{InCoreInode, Locked, new_inode};
 use crate::mutant::{Mutant, on};
 use crate::space;
-use crate::statistics::count;
+use crate::statistics::counted;
 use crate::types::{NewInode, RenameMode};
 use crate::volume::{Tx, now};
+use crate::wait::may_wait;
 
 /// Most directories between a directory and the root that are walked; a deeper tree is taken for damaged.
 const DEPTH_MAX: usize = 1 << 16;
@@ -33,7 +34,7 @@ impl FileSystem {
     /// `NotFound`, `Exists` (`NoReplace`), `NotEmpty`, `IsDirectory` and `NotDirectory` (a file over a directory and the other way),
     /// `IntoItself`, `TooManyLinks`, `NoSpace`.
     pub fn rename(&self, parent: InodeNumber, name: &[u8], new_parent: InodeNumber, new_name: &[u8], mode: RenameMode) -> Result<()> {
-        count(&self.volume.live.operations.rename);
+        let _counted = counted(&self.volume.live.operations.rename);
         self.volume.health.check_writable()?;
         check_name(name)?;
         check_name(new_name)?;
@@ -53,7 +54,7 @@ impl FileSystem {
         whiteout: Option<(u32, u32)>,
         inodes: (InodeNumber, Option<InodeNumber>),
     ) -> Result<()> {
-        count(&self.volume.live.operations.rename);
+        let _counted = counted(&self.volume.live.operations.rename);
         self.volume.health.check_writable()?;
         check_name(name)?;
         check_name(new_name)?;
@@ -75,7 +76,7 @@ impl FileSystem {
         mode: RenameMode,
         owner: (u32, u32),
     ) -> Result<()> {
-        count(&self.volume.live.operations.rename);
+        let _counted = counted(&self.volume.live.operations.rename);
         self.volume.health.check_writable()?;
         check_name(name)?;
         check_name(new_name)?;
@@ -93,6 +94,9 @@ impl FileSystem {
         whiteout: Option<(u32, u32)>,
         expected: Option<(InodeNumber, Option<InodeNumber>)>,
     ) -> Result<()> {
+        if whiteout.is_some() {
+            may_wait()?; // it takes a generation, which a refusal would use up
+        }
         let (from, to) = (self.inode(parent)?, self.inode(new_parent)?);
         loop {
             let source = self.find(&from, name)?.ok_or(Error::NotFound)?;
@@ -102,7 +106,7 @@ impl FileSystem {
                 return Err(Error::Changed);
             }
             let moves_directory = parent != new_parent && (source.is_directory() || target.as_ref().is_some_and(FoundEntry::is_directory));
-            let _rename_lock = moves_directory.then(|| self.rename_lock.lock());
+            let _rename_lock = moves_directory.then(|| self.rename_lock.lock()).transpose()?;
             let not_inside = || {
                 if moves_directory {
                     self.check_not_inside(source.dentry.inode, new_parent)?;
@@ -126,7 +130,7 @@ impl FileSystem {
             };
             let mut files = vec![&from, &to, &source_file];
             files.extend(target_file.as_ref());
-            let mut locked = Locked::new(files);
+            let mut locked = Locked::new(files)?;
             // Revalidate under the locks (RULES R4).
             let (from_owner, to_owner) = (locked.get(parent).owner(parent), locked.get(new_parent).owner(new_parent));
             if self.index(parent, locked.get_mut(parent))?.find(&self.volume, from_owner, name)?.as_ref() != Some(&source)
@@ -161,7 +165,7 @@ impl FileSystem {
                 (_, target) => self.replace(&mut locked, (&from, &source, &source_file), (&to, new_name), target, whiteout),
             }?;
             drop(locked);
-            self.remove_late_orphans();
+            self.remove_late_orphans_here();
             return Ok(());
         }
     }
@@ -176,7 +180,7 @@ impl FileSystem {
             if at == InodeNumber::ROOT {
                 return Ok(());
             }
-            at = self.inode(at)?.state.read().inode.parent;
+            at = self.inode(at)?.state.read()?.inode.parent;
         }
         Err(Error::Stale(into))
     }
@@ -255,10 +259,13 @@ impl FileSystem {
             Some((_, None)) | None => None,
         };
         // A thread that finds the number in use must find this in-core inode, locked ([IN3] of the inodes).
-        let whiteout_state = whiteout.as_ref().map(|file| {
-            self.inodes.add(file.clone());
-            file.state.write()
-        });
+        let whiteout_state = match &whiteout {
+            Some(file) => {
+                self.inodes.add(file.clone())?;
+                Some(file.state.write()?)
+            }
+            None => None,
+        };
         if let Err(error) = tx.commit(Fenced::nothing_stored(), Flushed::nothing_written()) {
             if let (Some(file), Some(mut state)) = (&whiteout, whiteout_state) {
                 state.removed = true;

@@ -20,6 +20,7 @@ use crate::journal::{Host, Journal};
 use crate::mutant::{Mutant, on};
 use crate::quarantine;
 use crate::space::{self, Kinds, Space, Zone};
+use crate::wait::may_wait;
 
 /// Checkpoints that one operation forces for space: other threads may take what a checkpoint releases, and free more meanwhile.
 const CHECKPOINTS_MAX: u32 = 4;
@@ -34,23 +35,28 @@ impl Volume {
         let mut forced = 0;
         let mut unreadable = 0;
         loop {
-            match self.memory.step(&self.health, || self.journal.watermark(), region, lines, need) {
+            match self.memory.step(&self.health, || self.journal.watermark(), region, lines, need)? {
                 // Lines of an unreadable page are useless: a change of one needs the others.
                 Step::Taken(address) if lines < PAGE_LINES => match self.page(structure_of(region), address).map(drop) {
                     Err(Error::Device(_)) if unreadable < quarantine::PIECES_MAX => {
                         unreadable += 1;
                         self.quarantine(Space::Region { region, address, lines });
                     }
-                    other => return other.map(|()| address),
+                    Ok(()) => return Ok(address),
+                    Err(error) => return Err(self.return_lines(region, address, lines, error)),
                 },
                 Step::Taken(address) => return Ok(address),
-                Step::Rise(rise) => self.raise_mark(rise)?,
+                Step::Rise(rise) => {
+                    may_wait()?;
+                    self.raise_mark(rise)?;
+                }
                 Step::Short { waits: true } if forced < CHECKPOINTS_MAX => {
                     self.checkpoint()?; // R6: shortage forces a checkpoint
                     forced += 1;
                 }
                 Step::Short { .. } if need == Need::Move => return Err(full),
                 Step::Short { .. } => {
+                    may_wait()?;
                     let is_given =
                         self.memory.spare_pages.give_back(&self.memory, usize::MAX) > 0 || self.give_back_units(Pace::Short)? > 0;
                     if !is_given && !self.release_quarantine() {
@@ -63,10 +69,13 @@ impl Volume {
 
     /// Takes a zeroed 4 KiB page of a region, with an empty host copy. It is fenced before anything links it (RULES R6).
     pub(crate) fn take_page(&self, region: Region, structure: Structure, need: Need) -> Result<LineAddress> {
+        self.may_write_pages()?;
         let page = self.take_lines(region, PAGE_LINES, need)?;
         self.fenced_page(region, page, self.zero_fresh_pages(structure, page, PAGE_LINES))?;
-        self.pages.insert_zeroed(structure, page);
-        Ok(page)
+        match self.pages.insert_zeroed(structure, page) {
+            Ok(_) => Ok(page),
+            Err(error) => Err(self.return_lines(region, page, PAGE_LINES, error)),
+        }
     }
 
     /// Takes a page for a mapping of `owner`, without records ([CA9] of `cache/`). It is fenced before anything links it.
@@ -79,11 +88,26 @@ impl Volume {
 
     /// Takes a page for a mapping of `owner`, with these records. It is fenced before anything links it.
     pub(crate) fn take_page_of(&self, owner: Owner, records: &[RecordBytes], need: Need) -> Result<LineAddress> {
+        self.may_write_pages()?;
         let page = self.take_lines(Region::Mappings, PAGE_LINES, need)?;
         let bytes = self.holes.page(records, &self.place(owner, page));
         self.fenced_page(Region::Mappings, page, self.write_fresh_page(Structure::Mapping, page, &bytes))?;
-        self.pages.insert_fresh(Structure::Mapping, page, &bytes);
-        Ok(page)
+        match self.pages.insert_fresh(Structure::Mapping, page, &bytes) {
+            Ok(_) => Ok(page),
+            Err(error) => Err(self.return_lines(Region::Mappings, page, PAGE_LINES, error)),
+        }
+    }
+
+    /// Where the windows overlap, fresh pages are written by block requests.
+    fn may_write_pages(&self) -> Result<()> {
+        if self.drive.description().overlapping { may_wait() } else { Ok(()) }
+    }
+
+    /// Frees lines that were just taken and cannot be used; returns the error.
+    #[cold]
+    fn return_lines(&self, region: Region, address: LineAddress, lines: u64, error: Error) -> Error {
+        self.give_back(Space::Region { region, address, lines });
+        error
     }
 
     /// Holds a fresh page back that could not be written.

@@ -51,11 +51,22 @@ fn from_alphabet(alphabet: &'static [Step]) -> Draw {
 fn drawn_from(alphabet: &[Step], random: &mut Random) -> Workload {
     let threads = 2 + random.below(2);
     let steps = |random: &mut Random| (0..1 + random.below(3)).map(|_| *random.pick(alphabet)).collect();
-    Workload { first: Vec::new(), threads: (0..threads).map(|_| steps(random)).collect() }
+    Workload { threads: (0..threads).map(|_| steps(random)).collect(), ..Workload::default() }
 }
 
 fn first(operations: &'static [Operation], then: Draw) -> Draw {
     Box::new(move |random| Workload { first: operations.to_vec(), ..then(random) })
+}
+
+/// Some threads of a scene try without waiting, the others wait: at least one of each kind where there are two.
+fn some_try(mut play: Play) -> Play {
+    let draw = play.draw;
+    play.draw = Box::new(move |random| {
+        let workload = draw(random);
+        let all = (1 << workload.threads.len()) - 1;
+        Workload { trying: 1 + random.below(all), ..workload }
+    });
+    play
 }
 
 const REPLACE: RenameMode = RenameMode::Replace;
@@ -275,7 +286,7 @@ fn batches_in(domain: PersistenceDomain, effort: Effort) -> Play {
             let steps = |random: &mut Random| (0..1 + random.below(3)).map(|_| *random.pick(STEPS)).collect();
             let mut threads: Vec<Vec<Step>> = (0..1 + random.below(2)).map(|_| steps(random)).collect();
             threads.push(vec![Do(WriteBackAll)]);
-            Workload { first: Vec::new(), threads }
+            Workload { threads, ..Workload::default() }
         }),
     }
 }
@@ -331,7 +342,7 @@ fn orphans_in(domain: PersistenceDomain, effort: Effort) -> Play {
             let threads = 2 + random.below(2) as usize;
             let step = |random: &mut Random, slot| if random.one_in(2) { *random.pick(NAMES) } else { held(random, slot) };
             let steps = |random: &mut Random, slot| (0..1 + random.below(3)).map(|_| step(random, slot)).collect();
-            Workload { first, threads: (0..threads).map(|slot| steps(random, slot)).collect() }
+            Workload { first, threads: (0..threads).map(|slot| steps(random, slot)).collect(), trying: 0 }
         }),
     }
 }
@@ -347,7 +358,7 @@ pub fn last_holder() -> Play {
         name: "last holder",
         draw: Box::new(|random| {
             let first = if random.one_in(2) { vec![Hold(0, "a"), Hold(1, "a")] } else { vec![Hold(0, "a")] };
-            Workload { threads: STEPS[..1 + first.len()].iter().map(|steps| steps.to_vec()).collect(), first }
+            Workload { threads: STEPS[..1 + first.len()].iter().map(|steps| steps.to_vec()).collect(), first, trying: 0 }
         }),
         preparation: &[MakeDirectory("d"), Create("a"), Write("a", 0, 5000, 1)],
         ..orphans_in(Gpf, Effort::SCHEDULES)
@@ -465,7 +476,7 @@ pub fn commits_cut() -> Play {
         effort: Effort { states: 30, check_one_in: 0, finish_one_in: 8 },
         draw: Box::new(|random| {
             let steps = |random: &mut Random| (0..1 + random.below(2)).map(|_| *random.pick(STEPS)).collect();
-            Workload { first: Vec::new(), threads: (0..3).map(|_| steps(random)).collect() }
+            Workload { threads: (0..3).map(|_| steps(random)).collect(), ..Workload::default() }
         }),
     }
 }
@@ -544,4 +555,51 @@ pub fn orphans_on_firmware_cut() -> Play {
 pub fn pools_on_firmware() -> Play {
     end_transaction_numbers_at(9); // of the whole process; elsewhere it happens a little more often
     on_firmware(pools())
+}
+
+// ---- threads that do not wait ----------------------------------------------------------------------------------------------------------
+
+pub fn names_tried() -> Play {
+    some_try(names())
+}
+
+pub fn names_tried_cut() -> Play {
+    some_try(names_cut_adr())
+}
+
+pub fn one_block_tried() -> Play {
+    some_try(one_block())
+}
+
+pub fn one_block_tried_cut() -> Play {
+    some_try(one_block_cut_adr())
+}
+
+pub fn orphans_tried() -> Play {
+    some_try(orphans())
+}
+
+pub fn pools_tried() -> Play {
+    some_try(pools())
+}
+
+pub fn rings_tried() -> Play {
+    some_try(rings_that_wrap())
+}
+
+pub fn commits_tried_cut() -> Play {
+    some_try(commits_cut())
+}
+
+pub fn caches_tried() -> Play {
+    some_try(caches_that_evict())
+}
+
+pub fn names_tried_on_firmware_cut() -> Play {
+    some_try(names_on_firmware_cut())
+}
+
+/// As [`commits_tried_cut`], with a look at the space after each schedule instead of crashes.
+pub fn commits_tried() -> Play {
+    Play { effort: Effort::SCHEDULES, ..some_try(commits_cut()) }
 }
