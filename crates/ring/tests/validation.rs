@@ -206,3 +206,18 @@ fn a_slot_and_its_buffers_come_back_only_after_the_answer() {
     rig.handler.kept.clear();
     assert!(rig.client.slot().is_some() && rig.client.buffer(64 << 10).is_some());
 }
+
+#[test]
+fn the_process_at_the_other_end_of_a_socket_is_known() {
+    use std::os::fd::AsRawFd;
+    let (one, _other) = std::os::unix::net::UnixStream::pair().expect("sockets");
+    let process = match tandemfs_ring::process_of(one.as_fd()) {
+        Ok(process) => process,
+        // Before Linux 6.5.
+        Err(error) => return assert_eq!(Errno::from_io_error(&error), Some(Errno::NOPROTOOPT)),
+    };
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).expect("procfs");
+    assert!(text.lines().any(|line| line == format!("Pid:\t{}", std::process::id())), "{text}");
+    let file = std::fs::File::open("/proc/self/status").expect("procfs");
+    assert!(tandemfs_ring::process_of(file.as_fd()).is_err(), "no socket");
+}
