@@ -78,3 +78,34 @@ impl Handles {
         slots.iter().filter(|slot| slot.file.is_some()).count()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tandemfs_crash::MemoryDevice;
+    use tandemfs_device::{Drive, PersistenceDomain};
+    use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, make_file_system};
+    use tandemfs_vfs::{At, Capabilities, Credentials, Process, Settings, Vfs};
+
+    use super::*;
+
+    #[test]
+    fn a_number_is_used_once_and_no_more_are_open_than_allowed() {
+        let device = Arc::new(MemoryDevice::new(32 << 20, 16 << 20, PersistenceDomain::Gpf));
+        make_file_system(&Drive::new(device.clone()), &FormatOptions::default()).expect("formats");
+        let fs = FileSystem::mount(Drive::new(device), &MountOptions::default()).expect("mounts");
+        let vfs = Vfs::new(Arc::new(fs), Settings::default());
+        let process = Process::of(Credentials::new(0, 0, &[], Capabilities::ALL));
+        let open = || vfs.open(&process, At::Root, b".", libc::O_RDONLY, 0).expect("opened");
+        let handles = Handles::new(2);
+        let (first, second) = (handles.add(open()).expect("room"), handles.add(open()).expect("room"));
+        assert!(!handles.has_room() && handles.count() == 2);
+        assert_eq!(handles.add(open()), Err(Errno::MFILE));
+        drop(handles.remove(first).expect("open"));
+        assert_eq!((handles.get(first).err(), handles.remove(first).err()), (Some(Errno::BADF), Some(Errno::BADF)));
+        let third = handles.add(open()).expect("room again");
+        assert!(third != first && third != second && handles.get(third).is_ok() && handles.get(second).is_ok());
+        for number in [1, 2, 1 << 32 | 2, u64::MAX] {
+            assert_eq!(handles.get(Handle::of(number).expect("not zero")).err(), Some(Errno::BADF), "{number:#x}");
+        }
+    }
+}

@@ -176,7 +176,11 @@ mod tests {
     #[test]
     fn a_note_costs_one_drop() {
         let (noted, drops) = (Noted::default(), AtomicUsize::new(0));
-        let settle = |file| noted.settle(file, || drop(drops.fetch_add(1, SeqCst)));
+        let settle = |file| {
+            noted.settle(file, || {
+                drops.fetch_add(1, SeqCst);
+            })
+        };
         settle(FILE);
         assert_eq!(drops.load(SeqCst), 0);
         noted.note(FILE);
@@ -199,7 +203,9 @@ mod tests {
         (1..=NOTES_MAX + 1).for_each(|index| noted.note(of_one_shard(index)));
         let drops = AtomicUsize::new(0);
         for _ in 0..2 {
-            noted.settle(of_one_shard(NOTES_MAX + 1), || drop(drops.fetch_add(1, SeqCst)));
+            noted.settle(of_one_shard(NOTES_MAX + 1), || {
+                drops.fetch_add(1, SeqCst);
+            });
         }
         assert_eq!(drops.load(SeqCst), 2);
     }
