@@ -11,19 +11,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use rustix::fs::XattrFlags;
-use support::{Mount, Place, pattern, succeeds};
+use support::{Mount, Place, pattern};
 use tandemfs_client::{ConnectError, Errno, Error, OpenOptions, TimeToSet, Tree, Why};
 
 type Door = tandemfs_client::Mount;
-
-/// Whether this build opens doors: its help names the options.
-fn has_doors() -> bool {
-    let has = succeeds(&["mount", "--help"]).contains("direct_spin=");
-    if !has {
-        println!("not run: this build has no direct door");
-    }
-    has
-}
 
 fn opened(mode: &str) -> (Place, Mount, Door) {
     let place = Place::formatted();
@@ -40,9 +31,6 @@ fn ended(place: &Place, mount: Mount, door: Door) {
 
 #[test]
 fn the_example_keeps_notes_on_a_mount() {
-    if !has_doors() {
-        return;
-    }
     for mode in ["strict", "relaxed"] {
         let (place, mount, door) = opened(mode);
         notes::keep_notes(&door).expect("kept");
@@ -55,9 +43,6 @@ fn the_example_keeps_notes_on_a_mount() {
 
 #[test]
 fn files_are_the_same_by_both_ways() {
-    if !has_doors() {
-        return;
-    }
     let (place, mount, door) = opened("strict");
     let data = pattern(1, (5 << 20) + 77);
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o640).open(&door, "f").expect("made");
@@ -94,9 +79,6 @@ fn files_are_the_same_by_both_ways() {
 
 #[test]
 fn names_are_the_same_by_both_ways() {
-    if !has_doors() {
-        return;
-    }
     let (place, mount, door) = opened("strict");
     door.set_umask(0o027);
     assert_eq!(door.make_directory("d", 0o777).expect("made").mode, 0o040_750);
@@ -149,9 +131,6 @@ fn open_by_kernel(path: &Path, flags: rustix::fs::OFlags) -> rustix::io::Result<
 
 #[test]
 fn errors_are_those_of_system_calls() {
-    if !has_doors() {
-        return;
-    }
     use rustix::fs::OFlags;
     let (place, mount, door) = opened("strict");
     fs::create_dir(mount.path("d")).expect("made");
@@ -192,9 +171,6 @@ fn errors_are_those_of_system_calls() {
 
 #[test]
 fn threads_share_one_connection() {
-    if !has_doors() {
-        return;
-    }
     let (place, mount, door) = opened("strict");
     let again = Door::connect(mount.root()).expect("let in");
     std::thread::scope(|scope| {
@@ -220,9 +196,6 @@ fn threads_share_one_connection() {
 
 #[test]
 fn a_daemon_that_ends_is_told_and_the_next_one_is_found() {
-    if !has_doors() {
-        return;
-    }
     let (place, mount, door) = opened("strict");
     let file = OpenOptions::new().write(true).create(true).open(&door, "f").expect("made");
     file.write_all_at(b"acknowledged", 0).expect("written");
