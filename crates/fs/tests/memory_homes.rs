@@ -244,3 +244,41 @@ fn zones_grow_with_files_in_memory() {
     fs.unmount().expect("unmounts");
     check_device(&grown, false).expect("check finds nothing after it was filled");
 }
+
+/// Map pieces that no longer fit behind the rings, while extents take every unit behind them: they go to the new units. Nothing shrinks.
+#[test]
+fn a_zone_full_of_extents_grows_past_its_map_pieces_and_does_not_shrink() {
+    let device = MemoryDevice::new(44 * MIB, 4 * MIB, PersistenceDomain::Adr);
+    make_file_system(&Drive::new(Arc::new(device.clone())), &FormatOptions::default()).expect("mkfs");
+    let fs = mounted(&Arc::new(device.clone()));
+    let file = at_home(&fs);
+    let mut blocks = 0;
+    while fs.space().block.free_bytes == fs.space().block.total_bytes {
+        write(&fs, file, blocks * BLOCK, &fill(blocks as u64, BLOCK)); // until the memory zone has no room
+        blocks += 1;
+    }
+    assert!(blocks * BLOCK > 20 * MIB as usize, "{blocks} blocks");
+    let holds = |fs: &FileSystem| {
+        (0..blocks).for_each(|block| assert!(read(fs, file, block * BLOCK, BLOCK) == fill(block as u64, BLOCK), "block {block}"));
+    };
+    fs.unmount().expect("unmounts");
+    let Recorded { mut memory, blocks: sectors } = device.zones();
+    memory.resize(64 * MIB as usize, 0xdb);
+    let grown = MemoryDevice::from_zones(Recorded { memory, blocks: sectors }, PersistenceDomain::Adr);
+    let drive = Drive::new(Arc::new(grown.clone()));
+    let (_, after) = grow(&drive, &Growth::default()).expect("grows");
+    assert_eq!((after.map_units(), after.memory_units()), (22..23, 32));
+    check_device(&grown, false).expect("check finds nothing");
+    let smaller = Growth { memory_bytes: Some(44 * MIB), block_bytes: None };
+    assert!(matches!(grow(&drive, &smaller), Err(Error::Shrinks { zone: "memory", .. })));
+    let fs = mounted(&Arc::new(grown.clone()));
+    holds(&fs);
+    // What had no room at home moves into the new units.
+    fs.retry_moves();
+    fs.set_home(file, Home::Memory).expect("has a home");
+    while fs.move_homes().expect("moves") {}
+    assert_eq!((fs.bytes_from_home(file).expect("known"), pages(&fs)), (0, blocks as u64 * 16));
+    holds(&fs);
+    fs.unmount().expect("unmounts");
+    check_device(&grown, false).expect("check finds nothing after it was filled");
+}
