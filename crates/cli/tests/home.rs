@@ -115,10 +115,12 @@ fn what_cannot_be_set_is_said_in_a_sentence_and_nothing_is_lost() {
     let (large, content) = (mount.path("large"), pattern(5, 6 * MIB));
     fs::write(&large, &content).expect("written");
     // An attribute that is copied to a file system without homes.
-    assert_eq!(setxattr(&large, ATTRIBUTE, b"memory", XattrFlags::empty()), Err(Errno::OPNOTSUPP));
+    fs::write(mount.path("small"), b"a few bytes").expect("written");
+    assert_eq!(setxattr(mount.path("small"), ATTRIBUTE, b"memory", XattrFlags::empty()), Err(Errno::OPNOTSUPP));
+    assert_eq!(setxattr(&large, ATTRIBUTE, b"memory", XattrFlags::empty()), Err(Errno::NOSPC));
     assert_eq!(mount.stats()["homes"]["enabled"], false);
     fails(1, "no room", &["home", "set", "memory", text(&large)]);
-    assert_eq!((home(&large), mount.stats()["homes"]["enabled"].clone()), ("auto".into(), true.into()));
+    assert_eq!((home(&large), mount.stats()["homes"]["enabled"].clone()), ("auto".into(), false.into()), "a refusal gives no feature");
     assert_eq!(setxattr(&large, ATTRIBUTE, b"Memory", XattrFlags::empty()), Err(Errno::INVAL));
     assert_eq!(getxattr(&large, ATTRIBUTE, &mut [0; 10]), Err(Errno::NODATA));
     fails(2, "possible values", &["home", "set", "flash", text(&large)]);
@@ -204,4 +206,69 @@ fn a_move_goes_on_after_the_daemon_was_killed() {
         place.check();
     }
     println!("{kills} of 3 moves were interrupted");
+}
+
+/// The daemon killed again and again amid moves and writes: what was acknowledged is there, check is clean after each kill, and at the end
+/// the zones hold what the files hold.
+#[test]
+#[ignore = "minutes: TANDEMFS_ROUNDS=200 cargo test -p tandemfs --test home -- --ignored"]
+fn daemons_are_killed_amid_moves() {
+    use std::os::unix::fs::FileExt;
+    const PIECE: usize = 64 << 10;
+    let rounds: u64 = std::env::var("TANDEMFS_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(200);
+    let place = Place::formatted();
+    let mut expected = [pattern(1, 9 * MIB + 5000), pattern(2, 6 * MIB)];
+    let names = ["a", "b"];
+    let mount = place.mount("strict");
+    for (name, content) in names.iter().zip(&expected) {
+        fs::write(mount.path(name), content).expect("written");
+    }
+    let mut mount = Some(mount);
+    let (mut interrupted, mut writes) = (0, 0_u64);
+    for round in 0..rounds {
+        let alive = mount.take().unwrap_or_else(|| place.mount("strict"));
+        let files = names.map(|name| alive.path(name));
+        let homes = if round % 2 == 0 { ["memory", "block"] } else { ["block", "memory"] };
+        for (file, home) in files.iter().zip(homes) {
+            succeeds(&["home", "set", home, text(file)]);
+        }
+        // Acknowledged writes beside the move, each durable when it returns: pieces, and parts of them.
+        let opened = files.each_ref().map(|file| fs::File::options().write(true).open(file).expect("opens"));
+        let until = Instant::now() + Duration::from_millis(round * 37 % 160);
+        while Instant::now() < until {
+            let (which, random) = ((writes % 2) as usize, writes.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+            let at = (random >> 40) as usize % (expected[which].len() - PIECE);
+            let (at, length) = if random % 4 == 0 { (at / PIECE * PIECE, PIECE) } else { (at, 1 + random as usize % 3000) };
+            let bytes = pattern(writes, length);
+            opened[which].write_all_at(&bytes, at as u64).expect("acknowledged");
+            expected[which][at..at + length].copy_from_slice(&bytes);
+            writes += 1;
+        }
+        drop(opened);
+        interrupted += u64::from(files.iter().any(|file| left(file) > 0));
+        alive.kill();
+        place.check();
+        let alive = place.mount("strict");
+        for (name, content) in names.iter().zip(&expected) {
+            assert!(fs::read(alive.path(name)).expect("read") == *content, "round {round}, {name}");
+        }
+        mount = Some(alive);
+    }
+    let mount = mount.expect("mounted");
+    support::eventually("the rest moves", || names.iter().all(|name| left(&mount.path(name)) == 0));
+    let in_memory: u64 = names
+        .iter()
+        .zip(&expected)
+        .filter(|(name, _)| home(&mount.path(name)) == "memory")
+        .map(|(_, content)| content.len().next_multiple_of(4096) as u64)
+        .sum();
+    // Small writes are data logs until they are written back; extents are whole.
+    assert_eq!(homes(&mount, "bytes"), in_memory);
+    for name in names {
+        fs::remove_file(mount.path(name)).expect("removed");
+    }
+    support::eventually("what they took comes back", || homes(&mount, "bytes") == 0);
+    mount.unmount();
+    place.check(); // the maps that the unmount saved are those of the tree: no page leaked
+    println!("{rounds} kills, {interrupted} amid a move, {writes} writes");
 }
