@@ -79,7 +79,7 @@ fn other(names: &str, uuid: Uuid, id: u32) -> Option<String> {
 /// Equal for the same device, whatever it is called.
 pub fn device_id(device: &str) -> u32 {
     let paths: Vec<PathBuf> = match device.parse() {
-        Ok(DeviceSpec::Image(path)) => vec![path],
+        Ok(DeviceSpec::Image(path) | DeviceSpec::Memory(path)) => vec![path],
         Ok(DeviceSpec::Pair { memory, block }) => vec![memory, block],
         Err(_) => Vec::new(),
     };

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tandemfs_device::{Device, DeviceError, Drive, PersistenceDomain};
-use tandemfs_emulator::{CacheManagement, CreateOptions, DeviceOptions, FirmwareModel, GarbageCollection, ModelOptions, Staging};
+use tandemfs_emulator::{
+    CacheManagement, CreateOptions, DeviceOptions, FirmwareModel, GarbageCollection, ModelOptions, NO_BLOCKS, Staging,
+};
 use tandemfs_fuse::mounts::{self, Mounted};
 
 use crate::arguments::{self, DeviceCreateArguments, DeviceInfoArguments};
@@ -102,7 +104,13 @@ pub fn create(arguments: &DeviceCreateArguments) -> Result<u8, Failure> {
         None if has_sizes => Ok(0),
         None => Err(Failure::Usage(format!("--{name} is missing; say how large the drive is, such as --memory 1G --block 16G"))),
     };
-    let (memory_bytes, block_bytes) = (size("memory", arguments.memory)?, size("block", arguments.block)?);
+    let is_alone = tandemfs_emulator::profile(profile).is_some_and(|profile| profile.default_block_bytes == 0);
+    let memory_bytes = size("memory", arguments.memory)?;
+    let block_bytes = match arguments.block {
+        Some(0) => NO_BLOCKS,
+        None if is_alone => NO_BLOCKS,
+        other => size("block", other)?,
+    };
     let options = CreateOptions { profile: profile.clone(), memory_bytes, block_bytes };
     let info = tandemfs_emulator::create_with(image, &options, &chosen(arguments)).map_err(Failure::because)?;
     let value = json!({
@@ -111,7 +119,7 @@ pub fn create(arguments: &DeviceCreateArguments) -> Result<u8, Failure> {
         "memory_bytes": info.memory_bytes,
         "block_bytes": info.block_bytes,
     });
-    let (memory, block) = (size::show(info.memory_bytes), size::show(info.block_bytes));
+    let (memory, block) = (size::show(info.memory_bytes), size::show_or_none(info.block_bytes));
     let sentence = format!("{}: emulated drive, profile {}, memory {memory}, block {block}\n", image.display(), info.profile);
     output::print_result(arguments.json, &value, &sentence)?;
     Ok(0)

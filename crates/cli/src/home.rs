@@ -115,6 +115,7 @@ fn refused(place: &Place, error: Errno) -> Failure {
         Errno::PERM => "only the owner of a file makes the memory zone its home; nothing was changed",
         Errno::ACCESS => "you may not write it; nothing was changed",
         Errno::ROFS => "the file system is mounted read-only",
+        Errno::OPNOTSUPP => "the file system has no block zone: all of its files live in the memory zone; nothing was changed",
         Errno::NOSPC => {
             "the memory zone has no room for what it holds (see home_limit= of 'tandemfs mount', and 'tandemfs stats'); nothing was changed"
         }

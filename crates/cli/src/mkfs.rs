@@ -69,7 +69,7 @@ pub fn run(arguments: &MkfsArguments) -> Result<u8, Failure> {
         arguments.device,
         superblock.uuid(),
         size::show(memory_bytes),
-        size::show(block_zone_bytes),
+        size::show_or_none(block_zone_bytes),
         size::show(geometry.block_bytes().into()),
     );
     output::print_result(arguments.json, &value, &sentence)?;

@@ -34,6 +34,8 @@ enum Part {
     Block,
     /// The half of loads and stores.
     Memory,
+    /// A memory half that has no other half.
+    Alone,
     /// Both, in the image of an emulated drive.
     Image,
 }
@@ -57,6 +59,7 @@ impl Found {
         match self.part {
             Part::Block => "block half",
             Part::Memory => "memory half",
+            Part::Alone => "memory half, alone",
             Part::Image => "image",
         }
     }
@@ -98,7 +101,7 @@ pub fn run(arguments: &ProbeArguments) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// The device that a mount names: if that is only the block half of a pair, the pair.
+/// The device that a mount names: if that is only the block half of a pair, the pair; a memory half that is alone as such.
 ///
 /// # Errors
 /// The memory half is not there.
@@ -112,7 +115,11 @@ pub fn completed(device: String) -> Result<String, Failure> {
 
 /// The pair of a block half; `None` if it is none.
 fn pair_of(block: &Path, memory_devices: &[PathBuf]) -> Result<Option<String>, Failure> {
-    let Some(found) = look(block).ok().flatten().filter(|found| found.part == Part::Block) else { return Ok(None) };
+    let found = match look(block).ok().flatten() {
+        Some(found) if found.part == Part::Alone => return Ok(Some(format!("memory={}", block.display()))),
+        Some(found) if found.part == Part::Block => found,
+        _ => return Ok(None),
+    };
     match memory_half(found.pair, memory_devices) {
         Some((memory, _)) => Ok(Some(format!("memory={},block={}", memory.display(), block.display()))),
         None => Err(Failure::Failed(format!(
@@ -128,7 +135,7 @@ fn pair_of(block: &Path, memory_devices: &[PathBuf]) -> Result<Option<String>, F
 fn with_label(found: Found, memory_devices: &[PathBuf]) -> Found {
     match found.part {
         Part::Block => Found { label: memory_half(found.pair, memory_devices).and_then(|(_, memory)| memory.label), ..found },
-        Part::Memory | Part::Image => found,
+        Part::Memory | Part::Alone | Part::Image => found,
     }
 }
 
@@ -173,7 +180,8 @@ fn look(path: &Path) -> io::Result<Option<Found>> {
         source.read(offset, &mut copy);
         copy
     });
-    Ok(Superblock::choose([&copies[0], &copies[1]]).ok().map(|superblock| Found::of(Part::Memory, &superblock)))
+    let part = |superblock: &Superblock| if superblock.geometry.has_block_zone() { Part::Memory } else { Part::Alone };
+    Ok(Superblock::choose([&copies[0], &copies[1]]).ok().map(|superblock| Found::of(part(&superblock), &superblock)))
 }
 
 /// A device to read: a devdax can only be mapped.

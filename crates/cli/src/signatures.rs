@@ -80,14 +80,20 @@ impl<'d> Areas<'d> {
                 area(format!("{}:", memory.display()), memory_bytes, Access::Memory(drive), Some(&memory)),
                 area(format!("{}:", block.display()), block_bytes, Access::Blocks(drive), Some(&block)),
             ],
+            Ok(DeviceSpec::Memory(memory)) => {
+                vec![area(format!("{}:", memory.display()), memory_bytes, Access::Memory(drive), Some(&memory))]
+            }
             _ => {
                 let file = File::options().read(true).write(true).open(device).map_err(|error| Failure::at(device, error))?;
                 let bytes = file.metadata().map_err(|error| Failure::at(device, error))?.len();
-                vec![
+                let mut areas = vec![
                     area(format!("{device}:"), bytes, Access::File(file), None),
                     area(format!("{device}: its memory zone"), memory_bytes, Access::Memory(drive), None),
-                    area(format!("{device}: its block zone"), block_bytes, Access::Blocks(drive), None),
-                ]
+                ];
+                if block_bytes > 0 {
+                    areas.push(area(format!("{device}: its block zone"), block_bytes, Access::Blocks(drive), None));
+                }
+                areas
             }
         };
         Ok(Self { areas, wipefs: wipefs() })

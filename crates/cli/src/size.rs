@@ -40,6 +40,11 @@ pub fn show(bytes: u64) -> String {
     }
 }
 
+/// A size for people, of what may be missing.
+pub fn show_or_none(bytes: u64) -> String {
+    if bytes == 0 { "none".into() } else { show(bytes) }
+}
+
 /// A size as [`parse`] takes it, exact: `64K`, `512`.
 pub fn word(bytes: u64) -> String {
     let unit = [("T", 40), ("G", 30), ("M", 20), ("K", 10)].into_iter().find(|(_, shift)| bytes != 0 && bytes.is_multiple_of(1 << shift));

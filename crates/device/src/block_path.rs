@@ -23,6 +23,13 @@ pub enum BlockRequest<'b> {
 }
 
 impl BlockRequest<'_> {
+    /// The first sector.
+    pub fn sector(&self) -> Sector {
+        match self {
+            Self::Read { sector, .. } | Self::Write { sector, .. } => *sector,
+        }
+    }
+
     /// The bytes that were read or will be written.
     pub fn bytes(&self) -> &[u8] {
         match self {

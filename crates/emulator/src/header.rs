@@ -239,6 +239,9 @@ impl ImageInfo {
             Ok(())
         };
         region("memory", memory_bytes, MEMORY_BYTES_MIN, UNIT_BYTES)?;
+        if block_bytes == 0 {
+            return Ok(()); // a memory region alone
+        }
         region("block", block_bytes, BLOCK_BYTES_MIN, SECTOR_BYTES as u64)
     }
 

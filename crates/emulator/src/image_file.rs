@@ -20,7 +20,7 @@ use crate::header::{ImageInfo, MEMORY_OFFSET};
 use crate::header_copy::{HeaderState, read_header, renew_copy, write_header};
 use crate::image_medium::ImageMedium;
 use crate::model::ModelOptions;
-use crate::open::not_opened;
+use crate::open::{knows_memory_alone, not_opened};
 use crate::profiles::{profile, profiles};
 
 /// Larger requests are split over the channels of the emulated drive, in bytes.
@@ -35,9 +35,12 @@ pub struct CreateOptions {
     pub profile: String,
     /// Size of the memory region in bytes, a multiple of 2 MiB; 0 for the profile's default.
     pub memory_bytes: u64,
-    /// Size of the block region in bytes, a multiple of 4 KiB; 0 for the profile's default.
+    /// Size of the block region in bytes, a multiple of 4 KiB; 0 for the profile's default, [`NO_BLOCKS`] for none.
     pub block_bytes: u64,
 }
+
+/// The size of a block region that is not there. Drives with firmware have one.
+pub const NO_BLOCKS: u64 = u64::MAX;
 
 /// How to open an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +85,7 @@ pub fn create_with(path: &Path, options: &CreateOptions, chosen: &ModelOptions) 
     let mut image = ImageInfo {
         profile: profile.name.to_owned(),
         memory_bytes: or_default(options.memory_bytes, profile.default_memory_bytes),
-        block_bytes: or_default(options.block_bytes, profile.default_block_bytes),
+        block_bytes: if options.block_bytes == NO_BLOCKS { 0 } else { or_default(options.block_bytes, profile.default_block_bytes) },
         domain: profile.domain,
         timing: profile.timing.filter(|_| !chosen.no_timing),
         line_latency: profile.line_latency.filter(|_| !chosen.no_timing),
@@ -90,6 +93,12 @@ pub fn create_with(path: &Path, options: &CreateOptions, chosen: &ModelOptions) 
         places: None,
     };
     ImageInfo::check_sizes(image.memory_bytes, image.block_bytes).map_err(|reason| refused(path, reason))?;
+    if image.block_bytes == 0 && profile.firmware.is_some() {
+        return Err(refused(path, format!("profile '{}' is a drive with flash, which has a block region", profile.name)));
+    }
+    if image.block_bytes == 0 && !knows_memory_alone() {
+        return Err(refused(path, "this build knows no drives without a block region"));
+    }
     match profile.firmware {
         Some(model) => image.firmware = Some(model.chosen(chosen, image.logical_pages()).map_err(|reason| refused(path, reason))?),
         None if !chosen.is_for_plain(profile.timing.is_some()) => {
@@ -250,7 +259,7 @@ impl OpenImage {
             domain: self.info.domain,
             volatile_write_cache: false,
             overlapping: self.info.firmware.is_some(),
-            discard: !options.read_only,
+            discard: !options.read_only && self.info.block_bytes > 0,
             discard_zeroes: self.info.firmware.is_some() && !options.read_only,
             request_bytes: REQUEST_BYTES,
         };

@@ -49,7 +49,7 @@ pub use grow::grow;
 pub use header::{ImageInfo, Places};
 pub use header_copy::{HEADER_COPY_OFFSET, HeaderState, header_state, restore_header};
 pub use image::ImageDevice;
-pub use image_file::{CreateOptions, OpenOptions, create, create_with, info};
+pub use image_file::{CreateOptions, NO_BLOCKS, OpenOptions, create, create_with, info};
 #[cfg(feature = "power-cuts")]
 pub use in_memory::DriveInMemory;
 pub use model::{CacheManagement, FirmwareModel, GarbageCollection, ModelOptions, Staging};

@@ -1,10 +1,12 @@
-//! Opens a device by its specification: `IMAGE`, or `memory=PATH,block=PATH` for a real pair.
+//! Opens a device by its specification: `IMAGE`, `memory=PATH,block=PATH` for a real pair, or `memory=PATH` for a memory half alone (in
+//! builds that know files in the memory zone).
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
 use tandemfs_device::{Device, DeviceError, PairDevice, PairOptions, PersistenceDomain};
+use tandemfs_format::superblock::incompat;
 
 use crate::controller::Controller;
 use crate::firmware_drive::FirmwareDrive;
@@ -46,6 +48,8 @@ pub enum DeviceSpec {
         /// The half of block commands.
         block: PathBuf,
     },
+    /// A device or file of loads and stores alone.
+    Memory(PathBuf),
 }
 
 impl DeviceSpec {
@@ -53,7 +57,7 @@ impl DeviceSpec {
     pub fn image(self) -> Option<PathBuf> {
         match self {
             Self::Image(path) => Some(path),
-            Self::Pair { .. } => None,
+            Self::Pair { .. } | Self::Memory(_) => None,
         }
     }
 }
@@ -89,10 +93,16 @@ impl FromStr for DeviceSpec {
         }
         match (memory, block) {
             (Some(memory), Some(block)) => Ok(Self::Pair { memory, block }),
+            (Some(memory), None) if knows_memory_alone() => Ok(Self::Memory(memory)),
             (Some(_), None) => Err("the block half is missing; write memory=PATH,block=PATH".to_owned()),
             (None, _) => Err("the memory half is missing; write memory=PATH,block=PATH".to_owned()),
         }
     }
+}
+
+/// Whether this build knows file systems without a block zone.
+pub(crate) fn knows_memory_alone() -> bool {
+    incompat::KNOWN & incompat::MEMORY_HOME != 0
 }
 
 /// Opens and locks the device of this specification.
@@ -102,6 +112,7 @@ pub fn open_device(spec: &str, options: &DeviceOptions) -> Result<Arc<dyn Device
     let DeviceOptions { read_only, shared, domain, timing, virtual_time } = *options;
     match spec.parse().map_err(|reason| DeviceError::Open { path: spec.to_owned(), reason })? {
         DeviceSpec::Image(path) => open_image(&path, &OpenOptions { read_only, shared, domain, timing, virtual_time }),
+        DeviceSpec::Memory(memory) => Ok(Arc::new(PairDevice::open_memory(&memory, &PairOptions { read_only, shared, domain })?)),
         DeviceSpec::Pair { memory, block } => Ok(Arc::new(PairDevice::open(&memory, &block, &PairOptions { read_only, shared, domain })?)),
     }
 }
@@ -152,13 +163,17 @@ mod tests {
         let pair = DeviceSpec::Pair { memory: "/dev/dax0.0".into(), block: "/dev/nvme0n1".into() };
         assert_eq!("memory=/dev/dax0.0,block=/dev/nvme0n1".parse(), Ok(pair.clone()));
         assert_eq!("block=/dev/nvme0n1,memory=/dev/dax0.0".parse(), Ok(pair));
+        let alone = "memory=/dev/dax0.0".parse::<DeviceSpec>();
+        match knows_memory_alone() {
+            true => assert_eq!(alone, Ok(DeviceSpec::Memory("/dev/dax0.0".into()))),
+            false => assert!(alone.expect_err("refused").contains("the block half is missing")),
+        }
     }
 
     #[test]
     fn names_that_mean_nothing_are_refused_with_the_reason() {
         for (text, said) in [
             ("", "no device is named"),
-            ("memory=/a", "the block half is missing"),
             ("block=/a", "the memory half is missing"),
             ("memory=/a,block=", "'block=' names no path"),
             ("memory=/a,block", "'block=' names no path"),

@@ -3,6 +3,7 @@
 use tandemfs_device::PersistenceDomain;
 
 use crate::model::{CacheManagement, FirmwareModel, GarbageCollection, Staging};
+use crate::open::knows_memory_alone;
 use crate::timing::{BlockTiming, Curve, Distribution, FirmwareTiming, LatencyPoint, POINT_COUNT, QUANTILE_COUNT, Quantile, Timing};
 
 /// A drive that can be emulated.
@@ -187,7 +188,7 @@ const fn with_firmware(name: &'static str, description: &'static str, domain: Pe
     Profile { name, description, domain, firmware, default_memory_bytes: 2 << 30, default_block_bytes: 30 << 30, ..PLAIN }
 }
 
-static PROFILES: [Profile; 8] = [
+static PROFILES: [Profile; 9] = [
     PLAIN,
     Profile {
         name: "romefs-a",
@@ -236,16 +237,26 @@ static PROFILES: [Profile; 8] = [
         PersistenceDomain::Gpf,
         HYBRID_CACHE,
     ),
+    Profile {
+        name: "optane",
+        description: "persistent memory alone, as that of romefs-b: no block region, so a file system of files in memory; persistent once fenced",
+        domain: PersistenceDomain::Adr,
+        timing: Some(ROMEFS_B),
+        default_memory_bytes: 20 << 30,
+        default_block_bytes: 0,
+        ..PLAIN
+    },
 ];
 
 /// All profiles.
 pub fn profiles() -> &'static [Profile] {
-    &PROFILES
+    // The last one is of use only where file systems without a block zone are known.
+    if knows_memory_alone() { &PROFILES } else { &PROFILES[..PROFILES.len() - 1] }
 }
 
 /// The profile of this name.
 pub fn profile(name: &str) -> Option<&'static Profile> {
-    PROFILES.iter().find(|profile| profile.name == name)
+    profiles().iter().find(|profile| profile.name == name)
 }
 
 #[cfg(test)]

@@ -26,6 +26,10 @@ pub(crate) fn run(bytes: &[u8]) {
 fn name(text: &str) {
     match text.parse::<DeviceSpec>() {
         Ok(DeviceSpec::Image(path)) => assert!(path.as_os_str() == text, "{text:?} names {path:?}"),
+        Ok(DeviceSpec::Memory(memory)) => {
+            let again = format!("memory={}", memory.display()).parse();
+            assert_eq!(again, Ok(DeviceSpec::Memory(memory)), "{text:?}");
+        }
         Ok(DeviceSpec::Pair { memory, block }) => {
             let again = format!("memory={},block={}", memory.display(), block.display()).parse();
             assert_eq!(again, Ok(DeviceSpec::Pair { memory, block }), "{text:?}");

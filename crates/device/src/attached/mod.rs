@@ -24,7 +24,8 @@ use memory_half::MemoryHalf;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
-use crate::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, PersistenceDomain};
+use crate::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, PersistenceDomain, REQUEST_BYTES};
+use tandemfs_format::SECTOR_BYTES;
 
 /// In `adr`, stores of at least this many bytes bypass the CPU's caches, from which they would have to be flushed: a page of data is
 /// rarely read again soon, and the CPU need not fetch lines that it overwrites.
@@ -45,12 +46,13 @@ pub struct PairOptions {
     pub domain: Option<PersistenceDomain>,
 }
 
-/// A memory device and a block device that serve as one hybrid SSD.
+/// A memory device and a block device that serve as one hybrid SSD, or a memory device alone.
 #[derive(Debug)]
 pub struct PairDevice {
     description: DeviceDescription,
     memory: MemoryHalf,
-    block: BlockHalf,
+    /// `None`: there are no sectors.
+    block: Option<BlockHalf>,
 }
 
 impl PairDevice {
@@ -63,24 +65,43 @@ impl PairDevice {
         if is_same(memory, block) {
             return Err(DeviceError::Open { path: name, reason: "both halves are the same file; name two".into() });
         }
+        Self::open_halves(name, memory, Some(block), options)
+    }
+
+    /// Opens and locks a memory half that has no other half: a device without sectors.
+    ///
+    /// # Errors
+    /// As [`PairDevice::open`].
+    pub fn open_memory(memory: &Path, options: &PairOptions) -> Result<Self, DeviceError> {
+        Self::open_halves(format!("memory={}", memory.display()), memory, None, options)
+    }
+
+    fn open_halves(name: String, memory: &Path, block: Option<&Path>, options: &PairOptions) -> Result<Self, DeviceError> {
         let access = Access { read_only: options.read_only, shared: options.read_only && options.shared };
         let memory = MemoryHalf::open(memory, access)?;
-        let block = BlockHalf::open(block, access)?;
+        let block = block.map(|block| BlockHalf::open(block, access)).transpose()?;
         let mut description = DeviceDescription {
             name,
             memory_bytes: memory.bytes(),
-            block_bytes: block.bytes(),
+            block_bytes: block.as_ref().map_or(0, BlockHalf::bytes),
             domain: memory.domain(),
             volatile_write_cache: false,
             overlapping: false,
-            discard: block.can_discard() && !options.read_only,
+            discard: block.as_ref().is_some_and(BlockHalf::can_discard) && !options.read_only,
             discard_zeroes: false,
-            request_bytes: block.request_bytes(),
+            request_bytes: block.as_ref().map_or(REQUEST_BYTES, BlockHalf::request_bytes),
         };
         description.lower_domain(options.domain)?;
         // [AT3]
-        description.volatile_write_cache = block.has_volatile_cache() && description.domain != PersistenceDomain::Process;
+        let has_cache = block.as_ref().is_some_and(BlockHalf::has_volatile_cache);
+        description.volatile_write_cache = has_cache && description.domain != PersistenceDomain::Process;
         Ok(Self { description, memory, block })
+    }
+
+    /// The block half, for an access to so many bytes from a sector on.
+    fn block(&self, sector: tandemfs_format::Sector, length: u64) -> Result<&BlockHalf, DeviceError> {
+        let offset = sector.number().saturating_mul(SECTOR_BYTES as u64);
+        self.block.as_ref().ok_or_else(|| DeviceError::OutOfRange { device: self.description.name.clone(), offset, length, size: 0 })
     }
 }
 
@@ -207,15 +228,20 @@ impl BlockPath for PairDevice {
         meanwhile: &mut dyn FnMut(),
         completed: &mut dyn FnMut(usize, &BlockRequest<'_>),
     ) -> Result<(), DeviceError> {
-        self.block.transfer_each(requests, meanwhile, completed)
+        let Some(first) = requests.first() else {
+            meanwhile();
+            return Ok(());
+        };
+        let (sector, length) = (first.sector(), first.bytes().len() as u64);
+        self.block(sector, length)?.transfer_each(requests, meanwhile, completed)
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
-        self.block.flush()
+        self.block.as_ref().map_or(Ok(()), BlockHalf::flush)
     }
 
     fn discard(&self, sector: tandemfs_format::Sector, count: u64) -> Result<(), DeviceError> {
-        self.block.discard(sector, count)
+        self.block(sector, count.saturating_mul(SECTOR_BYTES as u64))?.discard(sector, count)
     }
 }
 
@@ -263,6 +289,25 @@ mod tests {
         let mut sector = vec![0; SECTOR_BYTES];
         let mut beyond = [BlockRequest::Read { sector: Sector::new(2048), buffer: &mut sector }];
         assert!(matches!(device.transfer(&mut beyond, &mut || {}), Err(DeviceError::OutOfRange { .. })));
+    }
+
+    #[test]
+    fn a_memory_half_alone_has_no_sectors() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (memory, _) = pair(folder.path());
+        let device = PairDevice::open_memory(&memory, &PairOptions::default()).expect("opens");
+        let description = device.description();
+        assert_eq!((description.memory_bytes, description.block_bytes, description.discard), (4 << 20, 0, false));
+        assert_eq!(description.name, format!("memory={}", memory.display()));
+        device.store(77, b"by bytes").expect("stores");
+        let (mut called, mut sector) = (0, vec![0; SECTOR_BYTES]);
+        device.transfer(&mut [], &mut || called += 1).expect("nothing to do");
+        let mut read = [BlockRequest::Read { sector: Sector::new(0), buffer: &mut sector }];
+        assert!(matches!(device.transfer(&mut read, &mut || {}), Err(DeviceError::OutOfRange { size: 0, .. })));
+        assert!(matches!(device.block_path().discard(Sector::new(0), 1), Err(DeviceError::OutOfRange { .. })));
+        device.block_path().flush().expect("nothing to flush");
+        assert_eq!(called, 1);
+        assert!(matches!(PairDevice::open_memory(&memory, &PairOptions::default()), Err(DeviceError::Busy { .. })));
     }
 
     #[test]

@@ -1,0 +1,90 @@
+//! File systems on a memory half alone, by the commands that users have: an emulated drive without a block region, and `memory=FILE`.
+
+mod support;
+
+use std::fs;
+
+use serde_json::Value;
+use support::{Place, fails, pattern, run, succeeds};
+
+const MIB: usize = 1 << 20;
+
+fn json(words: &[&str]) -> Value {
+    serde_json::from_str(&succeeds(words)).expect("JSON")
+}
+
+/// What a file system does on such a device, whatever the device is.
+fn lives(place: &Place, device: &str) {
+    let made = succeeds(&["mkfs", device, "--label", "alone"]);
+    assert!(made.contains("block none"), "{made}");
+    fails(1, "TandemFS", &["mkfs", device]);
+    let mount = place.mount_device(device, "strict");
+    let (file, content) = (mount.path("file"), pattern(1, 20 * MIB));
+    fs::write(&file, &content).expect("written");
+    fs::write(mount.path("small"), b"a few bytes").expect("written");
+    let path = file.to_str().expect("UTF-8");
+    fails(1, "no block zone", &["home", "set", "block", path]);
+    succeeds(&["home", "set", "memory", path, "--wait"]);
+    fails(1, "no block zone", &["trim", &place.mountpoint()]);
+    succeeds(&["scrub", &place.mountpoint()]);
+    let df = run(std::process::Command::new("df").args(["--output=size,avail", "-B1", &place.mountpoint()]));
+    let numbers: Vec<u64> = String::from_utf8_lossy(&df.stdout).split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    assert!(numbers[0] > 40 * MIB as u64 && numbers[1] > 10 * MIB as u64 && numbers[1] < numbers[0] - 20 * MIB as u64, "{numbers:?}");
+    let info = json(&["info", &place.mountpoint(), "--json"]);
+    assert_eq!(info["label"], "alone", "{info}");
+    mount.unmount();
+    succeeds(&["check", device]);
+    let mount = place.mount_device(device, "relaxed");
+    assert!(fs::read(mount.path("file")).expect("read") == content);
+    fs::write(mount.path("second"), pattern(2, MIB)).expect("written");
+    mount.kill();
+    succeeds(&["check", device]);
+    let mount = place.mount_device(device, "relaxed");
+    assert!(fs::read(mount.path("file")).expect("read") == content);
+    mount.unmount();
+    let info = json(&["info", device, "--json"]);
+    assert_eq!(info["block_zone"]["total_bytes"], 0, "{info}");
+    succeeds(&["label", device, "renamed"]);
+    succeeds(&["uuid", device, "random"]);
+    succeeds(&["upgrade", device, "--list"]);
+    assert!(succeeds(&["dump", device, "superblock"]).contains("blocks       none"));
+    let copy = place.path("copy");
+    succeeds(&["restore", device, &copy]);
+    assert!(fs::read(format!("{copy}/file")).expect("read") == content);
+    fails(1, "without a block zone", &["resize", device, "--block", "64M"]);
+    succeeds(&["check", device, "--repair"]);
+    fs::remove_dir_all(copy).expect("removed");
+}
+
+#[test]
+fn an_emulated_drive_without_a_block_region() {
+    let place = Place::empty();
+    let image = place.image();
+    let made = succeeds(&["device", "create", &image, "--profile", "optane", "--memory", "96M"]);
+    assert!(made.contains("block none"), "{made}");
+    lives(&place, &image);
+    succeeds(&["resize", &image, "--memory", "128M"]);
+    succeeds(&["check", &image]);
+    let plain = place.path("plain.image");
+    succeeds(&["device", "create", &plain, "--profile", "off", "--memory", "64M", "--block", "0"]);
+    assert_eq!(json(&["device", "info", &plain, "--json"])["block_bytes"], 0);
+    fails(1, "has a block region", &["device", "create", &place.path("x"), "--profile", "bytefs", "--memory", "64M", "--block", "0"]);
+}
+
+#[test]
+fn a_memory_half_alone() {
+    let place = Place::empty();
+    let memory = place.path("memory");
+    fs::File::create(&memory).and_then(|file| file.set_len(96 << 20)).expect("a file");
+    let device = format!("memory={memory}");
+    lives(&place, &device);
+    assert_eq!(json(&["probe", &memory, "--json"])["part"], "memory half, alone");
+    fs::File::options().write(true).open(&memory).and_then(|file| file.set_len(128 << 20)).expect("grown");
+    succeeds(&["resize", &device]);
+    succeeds(&["check", &device]);
+    // The same half named with another one beside it: that one is not touched.
+    let block = place.path("block");
+    fs::write(&block, pattern(7, 8 * MIB)).expect("a file");
+    succeeds(&["check", &format!("{device},block={block}")]);
+    assert!(fs::read(&block).expect("read") == pattern(7, 8 * MIB));
+}
