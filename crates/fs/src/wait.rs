@@ -45,6 +45,7 @@ use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 ///
 /// # Errors
 /// [`Error::WouldWait`] if the operation would have waited; then it has changed nothing. Else as `operation`.
+#[inline]
 pub fn no_wait<T, E: From<Error>>(operation: impl FnOnce() -> std::result::Result<T, E>) -> std::result::Result<T, E> {
     let Some(scope) = Scope::open() else { return operation() };
     let result = operation();
@@ -58,16 +59,19 @@ pub fn no_wait<T, E: From<Error>>(operation: impl FnOnce() -> std::result::Resul
 struct Scope;
 
 impl Scope {
+    #[inline]
     fn open() -> Option<Self> {
         patience::begin().then_some(Self)
     }
 
+    #[inline]
     fn close(self) -> Patience {
         patience::patience()
     }
 }
 
 impl Drop for Scope {
+    #[inline]
     fn drop(&mut self) {
         patience::end();
     }
@@ -97,9 +101,12 @@ fn refused<T>() -> Result<T> {
     Err(Error::WouldWait)
 }
 
-#[cold]
+#[inline]
 fn or_refused<T>(taken: Option<T>) -> Result<T> {
-    taken.map_or_else(refused, Ok)
+    match taken {
+        Some(guard) => Ok(guard),
+        None => refused(),
+    }
 }
 
 /// A lock that may be held for long ([NW1]).

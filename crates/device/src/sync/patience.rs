@@ -37,15 +37,19 @@ pub fn tries() -> bool {
 }
 
 /// Opens a scope. Scopes do not nest: the outermost one counts. False if one is open already.
+#[inline]
 pub fn begin() -> bool {
-    let is_outermost = patience() == Patience::Waits;
-    if is_outermost {
-        PATIENCE.with(|patience| patience.set(Patience::Tries));
-    }
-    is_outermost
+    PATIENCE.with(|patience| {
+        let is_outermost = patience.get() == Patience::Waits;
+        if is_outermost {
+            patience.set(Patience::Tries);
+        }
+        is_outermost
+    })
 }
 
 /// Ends the scope of this thread; returns what happened in it.
+#[inline]
 pub fn end() -> Patience {
     PATIENCE.with(|patience| patience.replace(Patience::Waits))
 }
