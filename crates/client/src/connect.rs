@@ -1,9 +1,10 @@
 //! Finding the daemon of a mount and greeting it.
 
+use std::cmp::Reverse;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags};
@@ -29,10 +30,13 @@ pub(crate) fn find(directory: &Path, mount: &Mounted) -> Result<OwnedFd, Connect
     let (prefix, mut foreign) = (socket::prefix(mount.major, mount.minor), None);
     for place in socket::directories(mount.user) {
         let Ok(entries) = std::fs::read_dir(&place) else { continue };
-        let names = entries.flatten().filter(|entry| entry.file_name().as_encoded_bytes().starts_with(prefix.as_bytes()));
-        for entry in names {
+        let ours = entries.flatten().filter(|entry| entry.file_name().as_encoded_bytes().starts_with(prefix.as_bytes()));
+        let mut paths: Vec<PathBuf> = ours.map(|entry| entry.path()).collect();
+        // The newest first: a daemon whose mount is gone may still have its socket, and the kernel gives the device number to others.
+        paths.sort_by_key(|path| Reverse(std::fs::metadata(path).and_then(|found| found.modified()).ok()));
+        for path in paths {
             // A daemon that was killed leaves its socket behind.
-            let Ok(found) = connect_to(&entry.path()) else { continue };
+            let Ok(found) = connect_to(&path) else { continue };
             let uid = socket_peercred(&found)?.uid.as_raw();
             match uid == mount.user {
                 true => return Ok(found),

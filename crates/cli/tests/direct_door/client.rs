@@ -42,14 +42,15 @@ impl From<Ended> for Failure {
     }
 }
 
-/// The socket of a mount.
+/// The socket of a mount: the newest, since a daemon whose mount is gone may still have its own, and its device number goes to others.
 pub fn socket_of(mountpoint: &Path) -> PathBuf {
     let device = fs::metadata(mountpoint).expect("mounted").dev();
     let prefix = socket::prefix(rustix::fs::major(device), rustix::fs::minor(device));
     let user = 0; // who runs these tests
     let entries = socket::directories(user).into_iter().filter_map(|directory| fs::read_dir(directory).ok()).flatten().flatten();
     let ours = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(&prefix));
-    entries.map(|entry| entry.path()).find(ours).expect("a socket of the door")
+    let newest = |path: &PathBuf| fs::metadata(path).and_then(|found| found.modified()).ok();
+    entries.map(|entry| entry.path()).filter(ours).max_by_key(newest).expect("a socket of the door")
 }
 
 fn received(socket: &OwnedFd) -> (Vec<u8>, Vec<OwnedFd>) {

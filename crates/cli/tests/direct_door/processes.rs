@@ -23,7 +23,8 @@ pub struct Child {
 
 impl Child {
     pub fn start(role: &str, mountpoint: &Path, user: Option<u32>) -> Self {
-        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        // Another user may not reach the directory of the program.
+        let mut command = Command::new("/proc/self/exe");
         command.args(["--ignored", "--exact", "processes::child", "--nocapture", "--test-threads=1"]);
         command.env(ROLE, role).env(MOUNTPOINT, mountpoint).env(SOCKET, socket_of(mountpoint)).stdout(Stdio::piped());
         if let Some(user) = user {
