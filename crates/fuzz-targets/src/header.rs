@@ -148,15 +148,18 @@ fn use_it(device: &dyn Device, memory_bytes: u64, block_bytes: u64) {
         assert!(matches!(memory.store(offset, &line), Err(DeviceError::OutOfRange { .. })), "a store at {offset} of {memory_bytes}");
     }
     let mut sector = vec![3; SECTOR_BYTES];
-    let last = block_bytes / SECTOR_BYTES as u64 - 1;
+    let sectors = block_bytes / SECTOR_BYTES as u64;
     let read =
         |number: u64, buffer: &mut [u8]| blocks.transfer(&mut [BlockRequest::Read { sector: Sector::new(number), buffer }], &mut || {});
-    for number in [0, last] {
-        read(number, &mut sector).unwrap_or_else(|error| panic!("a read of sector {number}: {error}"));
+    // A drive may have no blocks at all.
+    if let Some(last) = sectors.checked_sub(1) {
+        for number in [0, last] {
+            read(number, &mut sector).unwrap_or_else(|error| panic!("a read of sector {number}: {error}"));
+        }
+        let written = blocks.transfer(&mut [BlockRequest::Write { sector: Sector::new(last), buffer: &sector }], &mut || {});
+        written.unwrap_or_else(|error| panic!("a write of the last sector: {error}"));
     }
-    let written = blocks.transfer(&mut [BlockRequest::Write { sector: Sector::new(last), buffer: &sector }], &mut || {});
-    written.unwrap_or_else(|error| panic!("a write of the last sector: {error}"));
-    for number in [last + 1, u64::MAX / SECTOR_BYTES as u64, u64::MAX] {
+    for number in [sectors, u64::MAX / SECTOR_BYTES as u64, u64::MAX] {
         assert!(matches!(read(number, &mut sector), Err(DeviceError::OutOfRange { .. })), "a read of sector {number} of {block_bytes} B");
         assert!(blocks.discard(Sector::new(number), 1).is_err(), "a discard of sector {number} of {block_bytes} B");
     }

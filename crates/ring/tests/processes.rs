@@ -159,7 +159,7 @@ fn a_stopped_client_costs_others_nothing() {
     let stopped = Process::start("calls", 30_000);
     server.connect(&stopped.socket, SIZES, None);
     counting.await_count(500);
-    stopped.signal(Signal::STOP);
+    stopped.stop();
     std::thread::sleep(Duration::from_millis(20));
     let before = counting.count();
     let beside = Process::start("calls", 3000);
@@ -200,7 +200,7 @@ fn a_daemon_that_is_killed_ends_calls() {
     let mut slot = client.slot().expect("a slot");
     let request = Request { node: 4, ..Request::new(1) };
     assert_eq!(slot.call(&request), Ok(echo(&request)));
-    daemon.signal(Signal::STOP);
+    daemon.stop();
     let pending = slot.submit(&request, Vec::new()).expect("nobody said that it ended");
     daemon.signal(Signal::KILL);
     daemon.child.wait().expect("it ends");

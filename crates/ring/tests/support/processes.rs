@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
 use tandemfs_ring::{Arena, Client, ClientId, Control, Doorbell, End, Handler, Lifeline, Poller, Request, Sizes, Ticket};
 
 /// The variable that tells a child what to do; the number of its calls follows in the next one.
@@ -40,6 +40,13 @@ impl Process {
 
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("it lives");
+    }
+
+    /// Stops it, and returns when it has stopped: until then it may still do what it was about to do.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        let (_, status) = waitpid(Some(Pid::from_child(&self.child)), WaitOptions::UNTRACED).expect("it is a child").expect("waited for");
+        assert!(status.stopped(), "{status:?}");
     }
 
     /// Waits for the end; panics with the output of one that failed.
