@@ -7,9 +7,10 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::checksum::Place;
 use crate::hole_lines::HoleLines;
+use crate::inode::FILE_BYTES_MAX;
 use crate::integer::{U16, U32, U40};
 use crate::run::Run;
-use crate::{Corrupt, DataAddress, EMPTY_LINE, Line, LineAddress, PAGE_LINES, Sector};
+use crate::{Corrupt, DataAddress, EMPTY_LINE, Line, LineAddress, PAGE_LINES, SECTOR_BYTES, Sector};
 
 /// Records in a line.
 pub const LINE_RECORDS: usize = 3;
@@ -21,8 +22,10 @@ pub const LINE_ENTRIES: usize = 4;
 pub const LEAF_ENTRIES_MAX: usize = 16;
 /// Longest data log, in bytes.
 pub const LOG_BYTES_MAX: usize = 4096;
-/// Greatest height of a tree: 192^8 blocks of 4 KiB are more than the largest file.
-pub const HEIGHT_MAX: u32 = 8;
+/// Greatest height of a tree: 192^7 blocks of 4 KiB are more than the largest file. It bounds the lines that one cut changes (RULES R11).
+pub const HEIGHT_MAX: u32 = 7;
+const _: () = assert!(PAGE_RECORDS.pow(HEIGHT_MAX) > FILE_BYTES_MAX / SECTOR_BYTES as u64);
+const _: () = assert!(PAGE_RECORDS.pow(HEIGHT_MAX - 1) <= FILE_BYTES_MAX / SECTOR_BYTES as u64);
 /// Checksums in a line of a vector.
 pub const VECTOR_LINE_SECTORS: u64 = 16;
 
@@ -618,12 +621,24 @@ mod tests {
             STATE_BLOCK << 9,
             STATE_MEMORY << 9,
             STATE_POINTER << 9 | 1,
+            STATE_LOST << 9 | (HEIGHT_MAX as u16 + 1),
             STATE_SINGLE_LOG << 9,
             TAG_SHARED,
             3 << 12,
             1,
         ] {
             assert!(matches!(with_tag(tag).decode(line), Err(Corrupt::Field { .. })), "tag {tag:#x}");
+        }
+    }
+
+    /// A cut of a tree of height 8 whose lines are damaged asked for more lines than a transaction has.
+    #[test]
+    fn regression_a_tree_higher_than_any_file_needs_is_refused() {
+        let line = LineAddress::new(1);
+        for record in
+            [Record::Pointer { page: LineAddress::new(640), height: HEIGHT_MAX + 1 }, Record::Lost { height: HEIGHT_MAX + 1, leaf: None }]
+        {
+            assert!(matches!(record.encode().decode(line), Err(Corrupt::Field { field: "count", found: 8, .. })), "{record:?}");
         }
     }
 

@@ -11,6 +11,7 @@ use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::superblock::Superblock;
 use tandemfs_format::{InodeNumber, LINE_BYTES, Line, LineAddress, PairSeed, UNIT_LINES};
 use tandemfs_fs::{Error, FileSystem, MountOptions, NewInode, read_superblock};
+use tandemfs_fuzz_targets::TARGETS;
 
 /// A cleanly unmounted device with a file of a whole block and a file of one data log.
 fn device() -> (MemoryDevice, Superblock) {
@@ -125,4 +126,16 @@ fn regression_a_listing_from_the_last_cookie_there_can_be_is_empty() {
         let listed = fs.read_directory(InodeNumber::ROOT, cookie, &mut |entry| panic!("{entry:?} after {cookie}"));
         listed.expect("lists nothing");
     }
+}
+
+/// A repaired image whose file has a tree of height 8: a truncation of it asked for more lines than a transaction has, and panicked.
+#[test]
+fn regression_a_truncation_in_a_tree_that_is_too_high_does_not_panic() {
+    let input = [
+        1, 0, 3, 183, 70, 99, 128, 157, 186, 215, 244, 17, 46, 75, 104, 133, 162, 191, 220, 124, 22, 51, 80, 109, 138, 167, 196, 225, 19,
+        30, 127, 180, 51, 178, 156, 9, 105, 169, 220, 113, 120, 241, 138, 213, 172, 194, 125, 186, 68, 80, 233, 166, 136, 230, 224, 112,
+        45, 23, 85, 138, 250, 95,
+    ];
+    let image = TARGETS.iter().find(|target| target.name == "image").expect("a target");
+    (image.run)(&input);
 }

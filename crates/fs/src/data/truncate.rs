@@ -7,13 +7,15 @@
 //! [TC1] Damage of the mapping behind the cut does not stop a truncation: what can be found there is freed, the rest stays taken ([SA4] of
 //!       `index/salvage.rs`, [HB4] of `held_back.rs`), and the inode's space is counted anew. A damaged line that may also name a block
 //!       before the cut is not given up; a truncation to zero always works.
+//! [TC2] A cut changes lines of one page of each height, and of the block that it goes through (RULES R11).
 
 use std::ops::{ControlFlow, Range};
 
 use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, state};
-use tandemfs_format::mapping::{LogEntry, RecordBytes};
-use tandemfs_format::{InodeNumber, SECTOR_BYTES};
+use tandemfs_format::journal::TX_LINES_MAX;
+use tandemfs_format::mapping::{HEIGHT_MAX, LogEntry, RecordBytes};
+use tandemfs_format::{InodeNumber, PAGE_LINES, SECTOR_BYTES};
 
 use super::FileView;
 use super::commit::count_space;
@@ -28,6 +30,10 @@ use crate::inodes::attribute_set::AttributeSet;
 use crate::inodes::{InCoreInode, State};
 use crate::mutant::{Mutant, on};
 use crate::volume::{Owner, Tx};
+
+/// Lines that a cut changes besides those of mapping pages, at most: leaf, checksum vector, inode.
+const CUT_LINES_MAX: u64 = 32;
+const _: () = assert!(HEIGHT_MAX as u64 * PAGE_LINES + CUT_LINES_MAX <= TX_LINES_MAX as u64); // [TC2]
 
 impl FileSystem {
     /// Sets the size of a regular file; `change` makes the operation's other changes to the inode.
@@ -205,4 +211,72 @@ fn cut_block(tx: &mut Tx<'_>, fs: &FileSystem, view: &FileView, old: &Block, blo
         Base::Written(run) => sectors <= run.count && !(end as usize).is_multiple_of(SECTOR_BYTES),
     };
     Ok((kept, stale))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tandemfs_crash::MemoryDevice;
+    use tandemfs_device::{BytePath, Drive, PersistenceDomain};
+    use tandemfs_format::inode::file_type;
+    use tandemfs_format::mapping::Record;
+    use tandemfs_format::{LINE_BYTES, LineAddress};
+
+    use super::*;
+    use crate::alloc::Need;
+    use crate::{FormatOptions, MountOptions, NewInode, SetAttributes, WriteOptions, make_file_system};
+
+    fn mount(device: &MemoryDevice) -> FileSystem {
+        FileSystem::mount(Drive::new(Arc::new(device.clone())), &MountOptions::default()).expect("mounts")
+    }
+
+    /// A file with a tree of the greatest height whose block 0 has a leaf, and the pages that lead to that block.
+    fn tallest(device: &MemoryDevice) -> (InodeNumber, Vec<LineAddress>) {
+        let options = FormatOptions { block_bytes: 4096, ..FormatOptions::default() };
+        make_file_system(&Drive::new(Arc::new(device.clone())), &options).expect("mkfs");
+        let fs = mount(device);
+        let new = NewInode { mode: file_type::REGULAR | 0o600, uid: 0, gid: 0, rdev: 0, target: b"" };
+        let number = fs.create(InodeNumber::ROOT, b"tall", &new).expect("made").inode;
+        for offset in [0, 1000, 2000] {
+            fs.write(number, offset, &[7; 300], WriteOptions::default()).expect("written");
+        }
+        let file = fs.inodes.get(&fs.volume, number).expect("there");
+        let mut state = file.state.write_waiting();
+        let (owner, mut tx, mut root, mut new) = (state.owner(number), Tx::new(&fs.volume), state.root(), state.inode.clone());
+        let record = tree::lookup(&fs.volume, owner, root, 0).expect("read");
+        assert!(matches!(record, Record::Block { leaf: Some(_), .. }), "{record:?}");
+        let last = tree::capacity(HEIGHT_MAX) - 1;
+        tree::set(&mut tx, &fs.volume, owner, &mut root, last, Record::LOST, Need::Growth).expect("set");
+        (new.root, new.size) = (root.to_bytes(), FILE_BYTES_MAX);
+        file.commit_moved(tx, &mut state, new, Fenced::nothing_stored()).expect("committed");
+        let mut pages = Vec::new();
+        let _all = tree::walk_range(&fs.volume, owner, root, 0..1, &mut |found| {
+            if let Found::Page { page, .. } = found {
+                pages.push(page);
+            }
+            Ok(ControlFlow::Continue(()))
+        });
+        drop(state);
+        fs.unmount().expect("unmounts");
+        (number, pages)
+    }
+
+    /// [TC2]: with pages of one height more, this truncation asked for more lines than a transaction has.
+    #[test]
+    fn regression_a_cut_through_the_tallest_tree_of_damaged_lines_is_one_transaction() {
+        let device = MemoryDevice::new(64 << 20, 64 << 20, PersistenceDomain::Gpf);
+        let (number, pages) = tallest(&device);
+        assert_eq!(pages.len(), HEIGHT_MAX as usize);
+        for line in pages.iter().flat_map(|page| (1..PAGE_LINES).map(|index| page.nth(index))) {
+            device.store(line.offset_bytes(), &[0xa5; LINE_BYTES]).expect("damaged");
+        }
+        let fs = mount(&device);
+        let size = SetAttributes { size: Some(1100), ..SetAttributes::default() };
+        fs.set_attributes(number, &size).expect("truncated");
+        let mut bytes = vec![1; 2000];
+        assert_eq!(fs.read(number, 0, &mut bytes).expect("read"), 1100);
+        assert!(bytes[..300] == [7; 300] && bytes[300..1000] == [0; 700] && bytes[1000..1100] == [7; 100]);
+        fs.unmount().expect("unmounts");
+    }
 }
