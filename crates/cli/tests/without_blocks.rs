@@ -88,3 +88,49 @@ fn a_memory_half_alone() {
     succeeds(&["check", &format!("{device},block={block}")]);
     assert!(fs::read(&block).expect("read") == pattern(7, 8 * MIB));
 }
+
+/// Small files until the drive is full, most of them removed, a large file until it is full, and small ones again: room that is free serves
+/// whatever comes, and nothing leaks.
+#[test]
+fn a_full_drive_is_filled_again_with_files_of_another_size() {
+    let place = Place::empty();
+    let image = place.image();
+    succeeds(&["device", "create", &image, "--profile", "off", "--memory", "64M", "--block", "0"]);
+    succeeds(&["mkfs", &image, "--block-size", "16K"]);
+    for options in ["strict", "relaxed"] {
+        let mount = place.mount_device(&image, options);
+        let available = || {
+            let df = run(std::process::Command::new("df").args(["--output=avail", "-B1", &place.mountpoint()]));
+            String::from_utf8_lossy(&df.stdout).split_whitespace().nth(1).and_then(|word| word.parse::<usize>().ok()).expect("a number")
+        };
+        let empty = available();
+        let small = |number: usize| mount.path(&format!("s{number}"));
+        let mut count = 0;
+        while fs::write(small(count), pattern(count as u64, 1000)).is_ok() {
+            count += 1;
+        }
+        assert!(count > 10_000, "{count}");
+        (0..=count).filter(|number| number % 50 > 0).for_each(|number| drop(fs::remove_file(small(number))));
+        let large = mount.path("large");
+        let piece = pattern(7, MIB);
+        let mut file = fs::File::create(&large).expect("room");
+        let mut length = 0;
+        while std::io::Write::write_all(&mut file, &piece).and_then(|()| file.sync_data()).is_ok() {
+            length += MIB;
+        }
+        drop(file);
+        assert!(length + 14 * MIB > empty, "{length} of {empty} B");
+        let read = fs::read(&large).expect("read");
+        assert!(read[..length].chunks(MIB).all(|one| one == piece));
+        fs::remove_file(&large).expect("removed");
+        for number in (0..count).step_by(50) {
+            assert!(fs::read(small(number)).expect("read") == pattern(number as u64, 1000), "s{number}");
+            fs::write(small(number + 1), pattern(1, 3000)).expect("room");
+        }
+        for number in (0..=count + 1).filter(|number| small(*number).exists()) {
+            fs::remove_file(small(number)).expect("removed");
+        }
+        mount.unmount();
+        succeeds(&["check", &image]);
+    }
+}

@@ -213,6 +213,10 @@ pub enum Mutant {
     CollapseInTwoTransactions,
     /// R6: the pages of a mapping that was shifted are linked before they are fenced ([SH1]).
     ShiftedPagesNotFenced,
+    /// Sparse units of the data area are never emptied ([GA3]).
+    SparseUnitsKept,
+    /// A log that moves out of a sparse unit is not verified, and gets a new checksum ([GT3]).
+    GatheredUnverified,
     /// The blocks that a collapse removes are not freed.
     CollapsedBlocksKept,
     /// Lines of new attributes are linked before they are fenced ([ST1]).

@@ -3,8 +3,9 @@
 //! [NS1] An operation that can fail for lack of space runs inside [`FileSystem::with_room`], from before its first lock. It changes nothing
 //!       when it fails, so it can run again.
 //! [NS2] In this order: sectors of returned leases (`lease.rs`), inodes whose last holder has gone ([NW5] of `wait.rs`) and quarantined space (`quarantine.rs`) are freed; empty units leave their
-//!       regions (`alloc/departure.rs`), then sparse ones (`compaction/`); units of the data area are emptied if metadata is short of units ([WB6] of `data/write_back.rs`);
-//!       the operation waits for other threads that are about to free space.
+//!       regions (`alloc/departure.rs`), then sparse ones are emptied, and those of the data area too where files may lie in the memory zone
+//!       (`compaction/`); without a block zone, logs are written back; units of the data area are emptied if metadata is short of units
+//!       ([WB6] of `data/write_back.rs`); the operation waits for other threads that are about to free space.
 //! [NS3] A thread that frees an inode or a range of a file is *leaving*, from before it plans its transaction until the commit is done and
 //!       the space is in the maps. A thread that gives back what it took itself is not: its failure would look like new space. A waiter
 //!       holds no lock, so leaving threads never wait for it. It waits at most [`LEAVING_MAX`]: removals may never end.
@@ -26,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::sync::EXPLORED;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::tuning::compaction::COMPACTIONS_MAX;
+use crate::tuning::compaction::{COMPACTIONS_MAX, GATHERINGS_MAX};
 use crate::types::Space;
 use crate::wait::may_wait;
 
@@ -50,7 +51,8 @@ impl FileSystem {
     pub(crate) fn with_room<T>(&self, operation: impl Fn() -> Result<T>) -> Result<T> {
         let mut is_released = false;
         let mut is_shrunk = false;
-        let mut compactions = 0;
+        let mut compactions: u32 = 0;
+        let mut is_written_back = false;
         let mut is_emptied = false;
         let mut given_back = GivenBack::Nothing;
         let mut is_host = false;
@@ -59,6 +61,7 @@ impl FileSystem {
             let before = self.leaving.ended.load(Relaxed);
             let given = self.units_given_back();
             let zone = match operation() {
+                Err(Error::NoSpace { .. }) if !self.volume.geometry.has_block_zone() => "memory",
                 Err(Error::NoSpace { zone }) => zone,
                 Err(error) if is_host_full(&error) => {
                     may_wait()?;
@@ -82,9 +85,17 @@ impl FileSystem {
             if zone == "memory" && !std::mem::replace(&mut is_shrunk, true) && self.volume.give_back_units(Pace::Short)? > 0 {
                 continue;
             }
-            if zone == "memory" && compactions < COMPACTIONS_MAX {
+            let (most, wanted) = if self.volume.has_memory_homes() { (GATHERINGS_MAX, 1 << compactions) } else { (COMPACTIONS_MAX, 1) };
+            if zone == "memory" && compactions < most {
                 compactions += 1;
-                if self.compact_for_space(given)? {
+                if self.compact_for_space(given, wanted)? {
+                    continue;
+                }
+            }
+            // Extents and slots share the zone: logs over extents that are written back free slots, and units are emptied anew.
+            if zone == "memory" && !self.volume.geometry.has_block_zone() && !std::mem::replace(&mut is_written_back, true) {
+                compactions = 0;
+                if self.write_back_for_units()? {
                     continue;
                 }
             }

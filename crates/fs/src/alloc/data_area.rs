@@ -4,8 +4,9 @@ use tandemfs_format::mapping::SlotClass;
 use tandemfs_format::{LINE_BYTES, LineAddress, PAGE_LINES, UNIT_BYTES, UNIT_LINES};
 
 use super::Need;
-use super::bits::Bits;
+use super::bits::{Bits, WORDS};
 use super::memory::MemoryAllocator;
+use super::pools::Pool;
 use super::spare_pages::PageSource;
 use super::units::{DataPage, UnitOwner};
 use crate::error::{Error, Result};
@@ -15,7 +16,7 @@ use crate::sync::current_cpu;
 use crate::types::ZoneSpace;
 
 /// Lines of the data area that growth leaves free: 32 logs of 4 KiB.
-const TRANSIENT_DATA_LINES: u64 = 2048;
+pub(super) const TRANSIENT_DATA_LINES: u64 = 2048;
 
 impl MemoryAllocator {
     /// Takes a data-log slot.
@@ -25,16 +26,18 @@ impl MemoryAllocator {
         if fails(Take::Slot) || need == Need::Growth && is_full() {
             return Err(full);
         }
-        let mut found = self.find_slot(class);
-        while found.is_none() && self.spare_pages.give_back(self, 1) > 0 {
-            found = self.find_slot(class);
+        let moves = need == Need::Move;
+        let mut found = self.find_slot(class, !moves);
+        while found.is_none() && !moves && (self.spare_pages.give_back(self, 1) > 0 || self.end_gathering()) {
+            found = self.find_slot(class, true);
         }
         let found = found.ok_or(full)?;
         self.spare_pages.make_room(self);
         Ok(found)
     }
 
-    fn find_slot(&self, class: SlotClass) -> Option<LineAddress> {
+    /// Finds a slot in the units of the data area, or else in a free unit that becomes one.
+    fn find_slot(&self, class: SlotClass, may_add: bool) -> Option<LineAddress> {
         let own = current_cpu() % self.pools.len();
         let take = |index: usize| self.pools[index].lock().take(&self.map, index as u32, class);
         let found = {
@@ -42,6 +45,7 @@ impl MemoryAllocator {
             let mut pool = self.pools[own].lock();
             let mut found = pool.take(&self.map, own as u32, class);
             if found.is_none()
+                && may_add
                 && let Some(unit) = self.take_data_unit(own)
             {
                 pool.add_unit(unit);
@@ -117,6 +121,23 @@ impl MemoryAllocator {
         true
     }
 
+    /// Lists the free slots of a unit in its pool.
+    pub(super) fn list_slots(&self, lists: &mut Pool, unit: u64) {
+        let bits = self.map.bits[unit as usize].lock();
+        lists.add_unit(unit as u32);
+        for word in 0..WORDS {
+            let value = bits.word(word);
+            if value == 0 || value == u64::MAX {
+                continue;
+            }
+            let page = DataPage { unit: unit as u32, word: word as u16 };
+            let class = [SlotClass::Kilobyte, SlotClass::Quarter, SlotClass::Line];
+            if let Some(class) = class.into_iter().find(|class| Bits::fit(value, class.lines() as u32, true).is_some()) {
+                lists.add_partial(class, page);
+            }
+        }
+    }
+
     pub(super) fn free_for_data(&self) -> u64 {
         let units = self.free_units.load(SeqCst).saturating_sub(self.metadata_reserve_units + self.extents.kept_units());
         self.free_data_lines.load(SeqCst) + units * UNIT_LINES + self.spare_pages.count() * PAGE_LINES
@@ -170,7 +191,7 @@ impl MemoryAllocator {
 /// For the copies in spare pages.
 impl PageSource for MemoryAllocator {
     fn take_spare_page(&self) -> Option<LineAddress> {
-        let address = self.find_slot(SlotClass::Page)?;
+        let address = self.find_slot(SlotClass::Page, true)?;
         self.data_log_lines.fetch_sub(PAGE_LINES, SeqCst);
         Some(address)
     }

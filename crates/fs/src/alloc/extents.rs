@@ -131,12 +131,13 @@ impl MemoryAllocator {
         }
         let own = current_cpu() % self.extents.pools.len();
         let others = (0..self.extents.pools.len()).filter(|pool| *pool != own);
-        let mut found = self.take_of_pool(own, count, true);
+        let moves = need == Need::Move;
+        let mut found = self.take_of_pool(own, count, !moves);
         if found.is_none() {
             found = others.into_iter().find_map(|pool| self.take_of_pool(pool, count, false));
         }
-        while found.is_none() && self.spare_pages.give_back(self, UNIT_PAGES as usize) > 0 {
-            found = self.take_of_pool(own, count, true);
+        while found.is_none() && !moves && (self.spare_pages.give_back(self, UNIT_PAGES as usize) > 0 || self.end_gathering()) {
+            found = (0..self.extents.pools.len()).find_map(|pool| self.take_of_pool(pool, count, pool == own)); // [GA1] of `gathering.rs`
         }
         let found = found.ok_or(full)?;
         self.extents.used_pages.fetch_add(count, SeqCst);
@@ -147,7 +148,7 @@ impl MemoryAllocator {
     fn take_of_pool(&self, pool: usize, count: u64, may_break: bool) -> Option<LineAddress> {
         let mut holes = self.extents.pools[pool].lock();
         let mut found = None;
-        for (unit, longest) in holes.iter_mut().filter(|(_, longest)| **longest >= count) {
+        for (unit, longest) in holes.iter_mut().filter(|(unit, longest)| **longest >= count && !self.map.is_emptied(u64::from(**unit))) {
             let mut bits = self.map.bits[*unit as usize].lock();
             match bits.take_words(count as usize) {
                 Ok(word) => {

@@ -15,18 +15,18 @@
 
 use tandemfs_format::allocation_map::PieceKind;
 use tandemfs_format::geometry::Geometry;
-use tandemfs_format::mapping::SlotClass;
 use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::{InodeNumber, LineAddress, UNIT_LINES};
 
-use super::bits::{Bits, WORDS};
+use super::bits::Bits;
 use super::extents::Extents;
 use super::freed_apart::FreedApart;
+use super::gathering::Gathering;
 use super::pools::Pool;
 use super::region_state::{RegionState, slot};
 use super::spare_pages::SparePages;
 use super::table_lines::TableLines;
-use super::units::{DataPage, UnitMap, UnitOwner};
+use super::units::{UnitMap, UnitOwner};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use crate::sync::{Mutex, RwLock};
 use crate::wait::LongMutex;
@@ -46,6 +46,7 @@ pub(crate) struct MemoryAllocator {
     pub(super) inode_units: RwLock<Vec<(u64, u64)>>,
     pub(super) pools: Vec<Mutex<Pool>>,
     pub(super) extents: Extents,
+    pub(super) gathering: Gathering,
     pub(super) free_units: AtomicU64,
     pub(super) free_data_lines: AtomicU64,
     pub(super) data_log_lines: AtomicU64,
@@ -73,6 +74,7 @@ impl MemoryAllocator {
             inode_units: RwLock::default(),
             pools: (0..pools).map(|_| Mutex::default()).collect(),
             extents: Extents::new(geometry, pools),
+            gathering: Gathering::default(),
             free_units: AtomicU64::new(free),
             free_data_lines: AtomicU64::new(0),
             data_log_lines: AtomicU64::new(0),
@@ -179,24 +181,10 @@ impl MemoryAllocator {
                 }
                 UnitOwner::Free | UnitOwner::Fixed | UnitOwner::Region(_) => continue,
             };
-            let bits = self.map.bits[unit as usize].lock();
-            self.free_data_lines.fetch_add(bits.free().into(), SeqCst);
-            self.data_log_lines.fetch_add(UNIT_LINES - u64::from(bits.free()), SeqCst);
-            let mut lists = self.pools[pool as usize].lock();
-            lists.add_unit(unit as u32);
-            for word in 0..WORDS {
-                let value = bits.word(word);
-                if value == 0 || value == u64::MAX {
-                    continue;
-                }
-                let page = DataPage { unit: unit as u32, word: word as u16 };
-                for class in [SlotClass::Kilobyte, SlotClass::Quarter, SlotClass::Line] {
-                    if Bits::fit(value, class.lines() as u32, true).is_some() {
-                        lists.add_partial(class, page);
-                        break;
-                    }
-                }
-            }
+            let free = u64::from(self.map.bits[unit as usize].lock().free());
+            self.free_data_lines.fetch_add(free, SeqCst);
+            self.data_log_lines.fetch_add(UNIT_LINES - free, SeqCst);
+            self.list_slots(&mut self.pools[pool as usize].lock(), unit);
         }
         for region in Region::ALL {
             let state = self.regions[slot(region)].lock_waiting();

@@ -12,6 +12,7 @@ mod emptying;
 mod extents;
 mod freed_apart;
 mod freed_sectors;
+mod gathering;
 mod hold;
 pub(crate) mod maps;
 pub(crate) mod memory;
@@ -39,6 +40,6 @@ pub(crate) enum Need {
     Growth,
     /// Overwrites, write-back: free what they take, so they may use the transient room.
     Transient,
-    /// Moves out of units that are being emptied ([EU2] of `emptying.rs`).
+    /// Moves out of units that are being emptied ([EU2] of `emptying.rs`, [GA2] of `gathering.rs`).
     Move,
 }

@@ -6,7 +6,7 @@ use tandemfs_format::{PAGE_LINES, UNIT_LINES};
 
 use super::bits::{Bits, WORDS};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 const OWNER_FREE: u32 = 0;
 const OWNER_FIXED: u32 = 1;
@@ -32,6 +32,11 @@ pub(crate) struct UnitMap {
     /// For a region's unit: the lines below the high-water mark when the segment table was read. No line beyond can have been taken then.
     pub(super) lines_at_mount: Vec<AtomicU32>,
     pub(super) bits: Vec<Mutex<Bits>>,
+    /// Units of the data area that are being emptied ([GA1] of `gathering.rs`).
+    emptied: Vec<AtomicBool>,
+    emptied_count: AtomicU64,
+    /// Units that became free while they were being emptied.
+    pub(super) gathered: AtomicU64,
 }
 
 impl UnitMap {
@@ -42,6 +47,9 @@ impl UnitMap {
             owners: (0..geometry.memory_units()).map(|unit| AtomicU32::new(owner(unit))).collect(),
             lines_at_mount: (0..units).map(|_| AtomicU32::new(UNIT_LINES as u32)).collect(),
             bits: (0..units).map(|_| Mutex::new(Bits::new())).collect(),
+            emptied: (0..units).map(|_| AtomicBool::new(false)).collect(),
+            emptied_count: AtomicU64::new(0),
+            gathered: AtomicU64::new(0),
         }
     }
 
@@ -71,29 +79,67 @@ impl UnitMap {
             UnitOwner::Extents(pool) => OWNER_EXTENTS + pool,
         };
         self.owners[unit as usize].store(word, SeqCst);
+        if owner == UnitOwner::Free && self.clear_emptied(unit) {
+            self.gathered.fetch_add(1, SeqCst);
+        }
+    }
+
+    /// Nobody gets anything in a unit of the data area from now on, until it is free.
+    pub(super) fn set_emptied(&self, unit: u64) {
+        if !self.emptied[unit as usize].swap(true, SeqCst) {
+            self.emptied_count.fetch_add(1, SeqCst);
+        }
+    }
+
+    /// False if the unit was not being emptied.
+    pub(super) fn clear_emptied(&self, unit: u64) -> bool {
+        let was = self.is_emptied(unit) && self.emptied[unit as usize].swap(false, SeqCst);
+        if was {
+            self.emptied_count.fetch_sub(1, SeqCst);
+        }
+        was
+    }
+
+    pub(super) fn is_any_emptied(&self) -> bool {
+        self.emptied_count.load(SeqCst) > 0
+    }
+
+    /// Whether a unit of the data area is being emptied; none beyond the zone is.
+    pub(super) fn is_emptied(&self, unit: u64) -> bool {
+        self.is_any_emptied() && self.emptied.get(unit as usize).is_some_and(|emptied| emptied.load(SeqCst))
+    }
+
+    /// The units of the data area that are being emptied.
+    pub(super) fn emptied_units(&self) -> Vec<u64> {
+        if self.is_any_emptied() { (0..self.emptied.len() as u64).filter(|unit| self.is_emptied(*unit)).collect() } else { Vec::new() }
+    }
+
+    /// Whether the pool owns a unit and gives slots in it.
+    fn serves(&self, pool: u32, unit: u32) -> bool {
+        self.owner(unit.into()) == UnitOwner::Pool(pool) && !self.is_emptied(unit.into())
     }
 
     pub(crate) fn unit_bytes(&self, unit: u64) -> Vec<u8> {
         self.bits[unit as usize].lock().to_bytes()
     }
 
-    /// Takes a slot in a page, if the pool still owns the unit and the page has space.
+    /// Takes a slot in a page, if the pool still gives slots in its unit and the page has space.
     pub(crate) fn take_in_page(&self, pool: u32, page: DataPage, lines: u32) -> Option<u64> {
-        if self.owner(page.unit.into()) != UnitOwner::Pool(pool) {
+        if !self.serves(pool, page.unit) {
             return None;
         }
         let found = self.bits[page.unit as usize].lock().take_in_word(page.word.into(), lines, true)?;
         Some(found.index())
     }
 
-    /// Whether the pool owns the page and the page has no slots.
+    /// Whether the pool gives slots in the page, and it has none yet.
     pub(crate) fn is_free_page(&self, pool: u32, page: DataPage) -> bool {
-        self.owner(page.unit.into()) == UnitOwner::Pool(pool) && self.bits[page.unit as usize].lock().word(page.word.into()) == 0
+        self.serves(pool, page.unit) && self.bits[page.unit as usize].lock().word(page.word.into()) == 0
     }
 
     /// Finds a page of the unit without slots.
     pub(crate) fn free_word(&self, pool: u32, unit: u32) -> Option<usize> {
-        if self.owner(unit.into()) != UnitOwner::Pool(pool) {
+        if !self.serves(pool, unit) {
             return None;
         }
         let bits = self.bits[unit as usize].lock();

@@ -1,6 +1,7 @@
 //! Compaction: units of metadata of which little is in use are emptied, so that they leave their regions and become data area
 //! (`alloc/departure.rs`). Pages of mappings and of directory entries, leaves, checksum vectors and extended attributes move to other units
-//! of their region (`alloc/emptying.rs`). Inodes stay: their place is their number.
+//! of their region (`alloc/emptying.rs`). Inodes stay: their place is their number. Where files may lie in the memory zone, data logs and
+//! extents move out of sparse units too, if units are short (`alloc/gathering.rs`, `data/gather.rs`).
 //!
 //! [CZ1] Nothing names the owner of a line. So a pass goes over all inodes in use and looks at what each of them names: one pass empties all
 //!       units that were chosen at its start. What was in use then, or came from a transaction that had begun before, moves in a second
@@ -15,7 +16,8 @@
 //!       a new checksum, and what a repair may need is not freed. Vectors have no checksum, so damage to them moves with them. What is
 //!       named where the maps have no such object stays as well: to free it would stop the file system.
 //! [CZ5] Host memory that has addresses follows after the commit: the pages of a directory's index, the attributes of an inode, the root.
-//! [CZ6] Neither the times nor the change count of an inode change. A reader's buffers stay valid: no data moves.
+//! [CZ6] Neither the times nor the change count of an inode change when its metadata moves. A reader's buffers stay valid: no byte of a file
+//!       changes.
 //! [CZ7] No pass begins while space is held back (`held_back.rs`), and one that is under way ends: the maps are not exact.
 //! [CZ8] The background thread works for a share of the time, and stops for whoever asks it for something else. As long as there is no
 //!       shortage it works only while few transactions are committed by others. An operation that found no space compacts until a unit has
@@ -98,18 +100,18 @@ impl FileSystem {
         Some((pass.next.min(limit), limit))
     }
 
-    /// Units of metadata that have become data area since the mount.
+    /// Units that have become free for any use since the mount, by leaving their regions or by being emptied.
     pub(crate) fn units_given_back(&self) -> u64 {
-        self.volume.live.work.units_given_back.load(Relaxed)
+        self.volume.live.work.units_given_back.load(Relaxed) + self.volume.memory.gathered_units()
     }
 
-    /// Compacts for an operation that found no space, until more units have become data area than the `given` of before it ([CZ8]). False if
-    /// nothing is left to do, or the mount ends. The caller holds no lock.
-    pub(crate) fn compact_for_space(&self, given: u64) -> Result<bool> {
+    /// Compacts for an operation that found no space, until `wanted` units have become free beside the `given` of before it ([CZ8]), or nothing
+    /// is left to do, or the mount ends. False if no unit became free. The caller holds no lock.
+    pub(crate) fn compact_for_space(&self, given: u64, wanted: u64) -> Result<bool> {
         let mut compaction = self.compaction.lock();
         let mut has_begun = false;
         while !self.write_back.stop.load(Relaxed) {
-            if self.units_given_back() > given {
+            if self.units_given_back() >= given + wanted {
                 return Ok(true);
             }
             if let Some(pass) = &mut compaction.pass {
@@ -122,7 +124,7 @@ impl FileSystem {
             }
             self.checkpoint_between_batches()?;
         }
-        Ok(false)
+        Ok(self.units_given_back() > given)
     }
 
     /// Begins a pass in regions that were given up, once in a while: what was in use then may not be now ([EU4] of `alloc/emptying.rs`).
@@ -150,7 +152,7 @@ impl FileSystem {
     /// A share of background work ([CZ8]).
     pub(crate) fn compact_behind(&self) -> Result<()> {
         let Some(mut compaction) = self.compaction.try_lock() else { return Ok(()) };
-        let is_short = self.are_units_short();
+        let is_short = self.are_units_short() || self.do_homes_want_units();
         if compaction.worked_at.is_some_and(|at| at.elapsed() < INTERVAL) {
             return Ok(());
         }
@@ -192,7 +194,8 @@ impl FileSystem {
         if volume.held_back.is_any() {
             return Ok(false); // [CZ7]
         }
-        if !Region::ALL.iter().any(|region| memory.may_empty(*region, pace, anew)) {
+        let gathers = pace == Pace::Short && volume.has_memory_homes(); // [GA5] of `alloc/gathering.rs`
+        if !Region::ALL.iter().any(|region| memory.may_empty(*region, pace, anew)) && !(gathers && memory.may_gather(anew)) {
             return Ok(false);
         }
         // What waits for the watermark is free then, and units that are empty need no compaction.
@@ -202,10 +205,12 @@ impl FileSystem {
         }
         volume.give_back_units(if pace == Pace::Short { Pace::Short } else { Pace::Ends })?;
         let lines: u64 = Region::ALL.iter().map(|region| memory.begin_emptying(*region, pace, anew)).sum();
-        if lines == 0 {
+        let data_lines = if gathers { memory.begin_gathering(anew) } else { 0 };
+        if lines + data_lines == 0 {
             return Ok(false);
         }
-        tracing::info!(units = memory.emptied_units().len(), bytes = lines * LINE_BYTES as u64, "compaction of metadata begins");
+        let (bytes, data_bytes) = (lines * LINE_BYTES as u64, data_lines * LINE_BYTES as u64);
+        tracing::info!(units = memory.emptied_units().len(), bytes, data_bytes, "compaction of metadata begins");
         compaction.pass = Some(Pass::new(pace));
         Ok(true)
     }
@@ -222,7 +227,7 @@ impl FileSystem {
         if matches!(result, Ok(true)) {
             return Ok(true);
         }
-        if result.is_ok() && !is_held && !pass.is_second && self.volume.memory.is_any_left_in_emptied() {
+        if result.is_ok() && !is_held && !pass.is_second && self.is_any_left() {
             *pass = Pass { is_second: true, ..Pass::new(pass.pace) };
             return Ok(true);
         }
@@ -233,9 +238,15 @@ impl FileSystem {
             Err(error) => Err(error),
         };
         self.volume.memory.end_emptying(&Region::ALL);
+        self.volume.memory.end_gathering();
         count(&self.volume.live.work.compactions);
         tracing::info!(given = *given.as_ref().unwrap_or(&0), left, "compaction of metadata ends");
         given.map(|_| false)
+    }
+
+    /// Whether anything is left in units that are being emptied.
+    fn is_any_left(&self) -> bool {
+        self.volume.memory.is_any_left_in_emptied() || self.volume.memory.is_any_left_to_gather()
     }
 
     /// Looks at the next inode in use, or a part of it, and moves what is wanted. False if it was the last.
@@ -350,7 +361,7 @@ mod tests {
         later(&fs);
         later(&fs);
         assert!(fs.compaction_progress().is_none() && fs.volume.memory.emptied_units().is_empty());
-        assert!(!fs.compact_for_space(given(&fs)).expect("nothing to do"));
+        assert!(!fs.compact_for_space(given(&fs), 1).expect("nothing to do"));
         assert_eq!((fs.statistics().work.compacted_bytes, given(&fs)), (moved, 0));
     }
 
@@ -375,14 +386,14 @@ mod tests {
     fn regression_a_compaction_for_space_ends_with_the_mount_and_checkpoints() {
         let fs = sparse();
         fs.write_back.stop.store(true, Relaxed);
-        assert!(!fs.compact_for_space(given(&fs)).expect("ends"));
+        assert!(!fs.compact_for_space(given(&fs), 1).expect("ends"));
         assert_eq!((fs.statistics().work.compacted_bytes, given(&fs)), (0, 0));
         fs.write_back.stop.store(false, Relaxed);
         fs.volume.journal.notifier.requests.lock().checkpoint = true;
-        assert!(fs.compact_for_space(0).expect("works"));
+        assert!(fs.compact_for_space(0, 1).expect("works"));
         assert!(given(&fs) > 0 && !fs.is_asked());
         let moved = fs.statistics().work.compacted_bytes;
-        assert!(fs.compact_for_space(0).expect("works"));
+        assert!(fs.compact_for_space(0, 1).expect("works"));
         assert_eq!(fs.statistics().work.compacted_bytes, moved, "units came back since");
     }
 
@@ -407,11 +418,11 @@ mod tests {
     fn regression_an_operation_without_space_tries_again_what_was_given_up() {
         let fs = sparse();
         begin_in_vain(&fs);
-        assert!(fs.compact_for_space(given(&fs)).expect("works"));
+        assert!(fs.compact_for_space(given(&fs), 1).expect("works"));
         let fs = sparse();
         begin_in_vain(&fs);
         fs.compaction.lock().anew_at = Some(Instant::now());
-        assert!(!fs.compact_for_space(given(&fs)).expect("works"), "not all the time");
+        assert!(!fs.compact_for_space(given(&fs), 1).expect("works"), "not all the time");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use tandemfs_format::mapping::Record;
 use tandemfs_format::segment::Region;
 use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PAGE_LINES};
 
+use crate::alloc::memory::MemoryAllocator;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::index::block::Block;
@@ -38,11 +39,15 @@ pub(super) enum Place {
     Entries(u64),
     /// The leaf or the vector of a block.
     Block(u64),
+    /// The data of a block, or of a run that begins there: logs, or pages of the memory zone.
+    Data(u64),
 }
 
 /// Which addresses are to be left.
 pub(super) struct Wanted {
     units: BTreeMap<u64, Region>,
+    /// Units of the data area are among them.
+    has_data: bool,
     everything: bool,
 }
 
@@ -53,7 +58,12 @@ impl Wanted {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        !self.everything && self.units.is_empty()
+        !self.everything && !self.has_data && self.units.is_empty()
+    }
+
+    /// Whether data is to leave this address.
+    fn has_data(&self, memory: &MemoryAllocator, address: LineAddress) -> bool {
+        self.has_data && (self.everything || memory.is_gathered(address))
     }
 
     /// Whether there are any of a region.
@@ -74,7 +84,9 @@ pub(super) struct Looked {
 impl FileSystem {
     /// What is wanted now.
     pub(super) fn wanted(&self, everything: bool) -> Wanted {
-        Wanted { units: self.volume.memory.emptied_units(), everything }
+        let memory = &self.volume.memory;
+        let has_data = memory.is_any_left_to_gather() || everything && self.volume.has_memory_homes();
+        Wanted { units: memory.emptied_units(), has_data, everything }
     }
 
     /// What an inode names in units that are wanted, as far as one look goes.
@@ -106,6 +118,7 @@ impl FileSystem {
                     let line = run.inline_line(run.shape(&volume.geometry), 0);
                     let is_wanted = line.is_some_and(|line| wanted.has(Region::Leaves, line));
                     places.extend(is_wanted.then_some(Place::Block(block)));
+                    places.extend(wanted.has_data(&volume.memory, run.first).then_some(Place::Data(block)));
                     return Ok(ControlFlow::Continue(()));
                 }
                 Found::Block(block, record) => (block, record),
@@ -120,6 +133,8 @@ impl FileSystem {
                 record => {
                     let is_wanted = Block::relocatable(&record).any(|address| wanted.has(Region::Leaves, address));
                     places.extend(is_wanted.then_some(Place::Block(block)));
+                    let is_wanted = wanted.has_data && self.names_data(owner, record, wanted);
+                    places.extend(is_wanted.then_some(Place::Data(block)));
                 }
             }
             Ok(ControlFlow::Continue(()))
@@ -131,11 +146,20 @@ impl FileSystem {
         Ok(Looked { file, owner, places, next })
     }
 
+    /// Whether a block has data that is to move. A damaged one has none that could.
+    fn names_data(&self, owner: Owner, record: Record, wanted: &Wanted) -> bool {
+        let memory = &self.volume.memory;
+        Block::of_record(&self.volume, owner, record).is_ok_and(|block| {
+            let page = block.base.run().and_then(|run| run.at.page());
+            page.into_iter().chain(block.logs().map(|log| log.address)).any(|address| wanted.has_data(memory, address))
+        })
+    }
+
     /// Moves one object, if it is still where it is wanted. What cannot be moved is counted.
     pub(super) fn move_one(&self, pass: &mut Pass, looked: &Looked, place: &Place) -> Result<()> {
         let (file, owner) = (&looked.file, looked.owner);
         let wanted = self.wanted(pass.everything);
-        if !wanted.has_any(place.region()) {
+        if !place.region().map_or(wanted.has_data, |region| wanted.has_any(region)) {
             return Ok(());
         }
         let moved = match place {
@@ -143,11 +167,15 @@ impl FileSystem {
             Place::Page(block, height) => self.move_page(file, owner, (*block, *height), &wanted),
             Place::Entries(index) => self.move_entries(file, owner, *index, &wanted),
             Place::Block(block) => self.move_block(file, owner, *block, &wanted),
+            Place::Data(block) => self.gather_block(file, owner, *block, &|address| wanted.has_data(&self.volume.memory, address)),
         };
         match moved {
             Ok(Some(lines)) => add(&self.volume.live.work.compacted_bytes, lines * LINE_BYTES as u64),
             Ok(None) => pass.left += 1,
-            Err(Error::NoSpace { .. }) => self.volume.memory.end_emptying(&[place.region()]), // [EU4] of `alloc/emptying.rs`
+            Err(Error::NoSpace { .. }) => match place.region() {
+                Some(region) => self.volume.memory.end_emptying(&[region]), // [EU4] of `alloc/emptying.rs`
+                None => pass.left += 1,                                     // something smaller may have room
+            },
             Err(error) => pass.left += u64::from(is_left(error)?),
         }
         Ok(())
@@ -235,12 +263,14 @@ impl FileSystem {
 }
 
 impl Place {
-    fn region(&self) -> Region {
+    /// The region that it is in; `None` for the data area.
+    fn region(&self) -> Option<Region> {
         match self {
-            Self::Attributes => Region::Attributes,
-            Self::Page(..) => Region::Mappings,
-            Self::Entries(_) => Region::Dentries,
-            Self::Block(_) => Region::Leaves,
+            Self::Attributes => Some(Region::Attributes),
+            Self::Page(..) => Some(Region::Mappings),
+            Self::Entries(_) => Some(Region::Dentries),
+            Self::Block(_) => Some(Region::Leaves),
+            Self::Data(_) => None,
         }
     }
 }

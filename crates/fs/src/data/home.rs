@@ -113,7 +113,7 @@ impl FileSystem {
         let file = self.inodes.get(&self.volume, number)?;
         self.must_have_zone(home)?;
         may_be_set(number, &*file.state.read()?, mode)?;
-        if home == Home::Memory { self.must_have_room(&file) } else { Ok(()) }
+        if home == Home::Memory { self.with_room(|| self.must_have_room(&file)) } else { Ok(()) }
     }
 
     /// Sets a home on a file system that has the feature, or none on any. `mode` takes *auto* for no home.
@@ -121,7 +121,7 @@ impl FileSystem {
         let file = self.inodes.get(&self.volume, number)?;
         self.must_have_zone(home)?;
         if home == Home::Memory {
-            self.must_have_room(&file)?;
+            self.with_room(|| self.must_have_room(&file))?;
         }
         let mut state = file.state.write()?;
         may_be_set(number, &state, mode)?;
@@ -176,7 +176,7 @@ impl FileSystem {
     /// Gives the file system the feature that homes need. Builds that do not know it refuse the device from then on.
     ///
     /// # Errors
-    /// `InvalidArgument` if this build does not know it; `ReadOnly`, `Stopped`.
+    /// `ReadOnly`, `Stopped`.
     pub fn enable_homes(&self) -> Result<()> {
         may_wait()?;
         self.volume.health.check_writable()?;
@@ -188,9 +188,6 @@ impl FileSystem {
         let volume = &self.volume;
         if volume.has_memory_homes() {
             return Ok(());
-        }
-        if incompat::KNOWN & incompat::MEMORY_HOME == 0 {
-            return Err(Error::InvalidArgument("this build does not know files in the memory zone"));
         }
         if !on(Mutant::HomeBitForgotten) {
             let gain = |superblock: &mut tandemfs_format::superblock::Superblock| superblock.incompat |= incompat::MEMORY_HOME;

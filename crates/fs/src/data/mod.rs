@@ -5,6 +5,7 @@ mod commit;
 pub(crate) mod compose;
 mod copy;
 mod extent_io;
+mod gather;
 mod home;
 mod in_place;
 pub(crate) mod interface;

@@ -67,12 +67,19 @@ impl FileSystem {
             return Ok(Some(left));
         }
         let Some(at) = self.volume.take_row(view.zone, whole.len() as u64 * each) else { return Ok(None) };
-        self.move_whole(file, &whole, at)?;
+        self.rewrite_at(file, &whole, at, |at| Rewrite::Home(Some(at)))?;
+        add(&self.volume.live.work.home_moved_bytes, whole.len() as u64 * u64::from(self.volume.geometry.block_bytes()));
         Ok(Some(left))
     }
 
-    /// Moves whole blocks to space in a row that was taken for them. The caller holds their range.
-    fn move_whole(&self, file: &InCoreInode, blocks: &[u64], at: DataAddress) -> Result<()> {
+    /// Rewrites whole blocks to space in a row that was taken for them. The caller holds their range.
+    pub(super) fn rewrite_at(
+        &self,
+        file: &InCoreInode,
+        blocks: &[u64],
+        at: DataAddress,
+        why: impl Fn(DataAddress) -> Rewrite,
+    ) -> Result<()> {
         let volume = &self.volume;
         let each = volume.geometry.block_sectors_each();
         let place = |index: u64| at.nth(index * each);
@@ -80,14 +87,11 @@ impl FileSystem {
         (0..blocks.len() as u64).for_each(|index| tx.took(space::data(place(index), each)));
         let mut jobs = Vec::with_capacity(blocks.len());
         for (index, block) in (0..).zip(blocks) {
-            match self.plan_rewrite(file, *block, Rewrite::Home(Some(place(index))), None, &mut false)? {
+            match self.plan_rewrite(file, *block, why(place(index)), None, &mut false)? {
                 Some(job) => jobs.push(job),
                 None => tx.free(space::data(place(index), each)),
             }
         }
-        let bytes = jobs.len() as u64 * u64::from(volume.geometry.block_bytes());
-        self.rewrite_together(tx, file, jobs)?;
-        add(&volume.live.work.home_moved_bytes, bytes);
-        Ok(())
+        self.rewrite_together(tx, file, jobs)
     }
 }

@@ -9,12 +9,12 @@
 //! [MV3] A step moves one piece (`move_pieces.rs`) and holds no lock afterwards: an unmount ends the thread after a step. The home is looked
 //!       up anew under the range of each piece or block, so a home that was set meanwhile counts.
 //! [MV4] The background thread moves for a share of the time, smaller while others commit, and stops for whoever asks it for something else.
-//!       It takes no measure to get room: those belong to operations that somebody waits for.
+//!       It takes no measure to get room itself: compaction behind does, if something waits for it ([CZ8] of `compaction/`).
 
 use std::time::{Duration, Instant};
 
-use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
+use tandemfs_format::{InodeNumber, UNIT_BYTES};
 
 use super::home::Moved;
 use super::move_pieces::is_of_a_block;
@@ -87,6 +87,11 @@ impl FileSystem {
             moves.refused();
         }
         moves.retry(now, memory.available_for_extents() >= u64::from(self.volume.geometry.block_bytes()));
+    }
+
+    /// Whether files wait for room at home in the memory zone, which whole units would give ([MV2]).
+    pub(crate) fn do_homes_want_units(&self) -> bool {
+        self.volume.has_memory_homes() && self.volume.memory.available_for_extents() < UNIT_BYTES && self.moves.lock().wants_room()
     }
 
     /// A share of background work ([MV4]).

@@ -54,6 +54,8 @@ pub(super) enum Rewrite {
     Lengthen(u32),
     /// To lie in the zone that is the file's home ([HM3] of `home.rs`): there, if the caller's transaction took space for it.
     Home(Option<DataAddress>),
+    /// To leave a unit of the memory zone that is being emptied: for other pages, or those that the caller's transaction took (`gather.rs`).
+    Gather(Option<DataAddress>),
 }
 
 /// A block about to be rewritten, with its sectors allocated.
@@ -204,6 +206,7 @@ impl FileSystem {
                 (sector.is_some_and(|sector| volume.sectors.is_in_room(sector)), count_before)
             }
             Rewrite::Lengthen(sectors) => (count_before < sectors, whole.max(sectors)),
+            Rewrite::Gather(_) => (old.base.is_in_memory(), count_before),
         };
         if !wanted {
             return Ok(None);
@@ -217,7 +220,7 @@ impl FileSystem {
             None => self.take_anew(&view, &old, sectors, why, may_use_room)?,
         };
         let mut tx = Tx::new(volume);
-        if own.is_none() && !matches!(why, Rewrite::Home(Some(_))) {
+        if own.is_none() && !matches!(why, Rewrite::Home(Some(_)) | Rewrite::Gather(Some(_))) {
             tx.took(space::data(at, sectors.into()));
         }
         Ok(Some(Job { file, view, block, start, inside, old, at, sectors, fill: own.is_some(), tx, range, bytes: 0..0 }))
@@ -232,8 +235,10 @@ impl FileSystem {
 
     /// Takes new sectors or pages for a block: in the file's home, or in the block zone if the memory zone has none.
     fn take_anew(&self, view: &FileView, old: &Block, sectors: u32, why: Rewrite, may_use_room: &mut bool) -> Result<DataAddress> {
-        if let Rewrite::Home(given) = why {
-            return given.map_or_else(|| self.volume.take_data(view.zone, sectors.into(), Need::Growth), Ok);
+        match why {
+            Rewrite::Home(given) => return given.map_or_else(|| self.volume.take_data(view.zone, sectors.into(), Need::Growth), Ok),
+            Rewrite::Gather(given) => return given.map_or_else(|| self.volume.take_data(Zone::Memory, sectors.into(), Need::Move), Ok),
+            Rewrite::WriteBack | Rewrite::MoveOut | Rewrite::Lengthen(_) => {}
         }
         let log_lines = old.logs().map(|log| log.class.lines()).sum();
         let to_memory = why != Rewrite::WriteBack || policy::writes_back_to_memory(&old.base, log_lines, sectors);

@@ -141,7 +141,7 @@ impl FileSystem {
             return Ok(true);
         }
         for _ in 0..COMPACTIONS_MAX {
-            if !self.compact_for_space(self.units_given_back())? {
+            if !self.compact_for_space(self.units_given_back(), 1)? {
                 break;
             }
             if !self.volume.memory.is_metadata_short() {
@@ -155,6 +155,18 @@ impl FileSystem {
         is_emptied.store(true, Relaxed);
         let result = self.write_back_all();
         is_emptied.store(false, Relaxed);
+        *emptied_at = Some(Instant::now());
+        result.map(|blocks| blocks > 0)
+    }
+
+    /// On a file system without a block zone: writes all logs back to pages, at intervals, for who found no room ([WB6]). True if some were.
+    /// The caller holds no lock.
+    pub(crate) fn write_back_for_units(&self) -> Result<bool> {
+        let mut emptied_at = self.write_back.emptied_at.lock();
+        if emptied_at.is_some_and(|at| at.elapsed() < EMPTY_UNITS_INTERVAL) {
+            return Ok(false);
+        }
+        let result = self.write_back_all();
         *emptied_at = Some(Instant::now());
         result.map(|blocks| blocks > 0)
     }

@@ -6,6 +6,8 @@ use crate::alloc::departure::Pace;
 
 /// How often one operation without space has units emptied: others may take them first.
 pub(crate) const COMPACTIONS_MAX: u32 = 4;
+/// The same where files may lie in the memory zone, and may need many units: each time twice as many as before are asked for.
+pub(crate) const GATHERINGS_MAX: u32 = 12;
 
 /// A pass over all inodes, and when the next one may begin.
 #[derive(Debug, Default)]

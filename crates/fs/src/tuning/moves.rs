@@ -119,6 +119,11 @@ impl Moves {
         self.files.extend(again);
     }
 
+    /// Whether something waits for room.
+    pub(crate) fn wants_room(&self) -> bool {
+        self.is_refused || !self.waiting.is_empty() || self.waiting_overflowed
+    }
+
     pub(crate) fn waiting_files(&self) -> u64 {
         self.waiting.len() as u64
     }

@@ -1,0 +1,252 @@
+//! Sparse units of the data area that are being emptied, so that whole units become free: for extents, for metadata, for slots. `compaction/`
+//! finds what is in them, and `data/gather.rs` moves it.
+//!
+//! [GA1] Slots and pages of a unit that is being emptied are given to nobody as long as there are others. Who finds no others ends the
+//!       emptying, and takes these: an operation comes before it.
+//! [GA2] What is moved out goes to slots or holes of other units with the same use ([`Need::Move`](super::Need)). So a move takes no free
+//!       unit, and no transient room that an operation could have.
+//! [GA3] The emptiest units are chosen, and only if the other units of their use have room for all that is in them beside the transient
+//!       room. At most [`MOVED_LINES_MAX`] are moved by a pass, so that whoever waits for a unit waits for no more.
+//! [GA4] If a unit that was emptied did not become free, its use is left alone until it has changed by a quarter of a unit. An operation without space tries
+//!       again, once in a while ([EU4] of `emptying.rs`).
+//! [GA5] Only file systems that may have files in the memory zone do this: elsewhere write-back empties units, into the block zone. Which
+//!       units are emptied is known in host memory alone, and nothing on the device depends on it.
+
+use tandemfs_format::{LineAddress, UNIT_LINES};
+
+use super::data_area::TRANSIENT_DATA_LINES;
+use super::memory::MemoryAllocator;
+use super::units::UnitOwner;
+use crate::mutant::{Mutant, on};
+use crate::sync::Mutex;
+use crate::sync::atomic::Ordering::SeqCst;
+
+/// Lines that must have become free or taken before a use is tried again ([GA4]).
+const AGAIN_LINES: u64 = UNIT_LINES / 4;
+/// Most lines that one pass moves, 64 MiB, unless a single unit has more.
+const MOVED_LINES_MAX: u64 = 32 * UNIT_LINES;
+
+/// What units of the data area are used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Slots,
+    Extents,
+}
+
+/// Free lines of each use when it was last given up ([GA4]).
+#[derive(Debug, Default)]
+pub(super) struct Gathering {
+    given_up_at: Mutex<[Option<u64>; 2]>,
+}
+
+impl MemoryAllocator {
+    /// Whether units of the data area might be emptied. `anew`: also where that failed ([GA4]).
+    pub(crate) fn may_gather(&self, anew: bool) -> bool {
+        if on(Mutant::SparseUnitsKept) {
+            return false;
+        }
+        let given_up_at = *self.gathering.given_up_at.lock();
+        [Use::Slots, Use::Extents]
+            .into_iter()
+            .zip(given_up_at)
+            .any(|(of, then)| !self.is_given_up(of, then, anew) && self.choose_sparse(of).1 > 0)
+    }
+
+    /// Chooses units of the data area that are emptied from now on ([GA3]). Returns the number of lines that are in them.
+    pub(crate) fn begin_gathering(&self, anew: bool) -> u64 {
+        if on(Mutant::SparseUnitsKept) {
+            return 0;
+        }
+        let mut given_up_at = self.gathering.given_up_at.lock();
+        let mut lines = 0;
+        for (of, then) in [Use::Slots, Use::Extents].into_iter().zip(given_up_at.iter_mut()) {
+            if self.is_given_up(of, *then, anew) {
+                continue;
+            }
+            if of == Use::Slots {
+                self.spare_pages.give_back(self, usize::MAX); // copies are in slots, and no record names them
+            }
+            let (units, moved) = self.choose_sparse(of);
+            units.into_iter().for_each(|unit| self.map.set_emptied(unit));
+            (*then, lines) = (None, lines + moved);
+        }
+        lines
+    }
+
+    /// No unit of the data area is emptied any more ([GA1], [GA4]). False if none was.
+    pub(crate) fn end_gathering(&self) -> bool {
+        let mut given_up_at = self.gathering.given_up_at.lock();
+        let mut any = false;
+        for unit in self.map.emptied_units() {
+            let owner = self.map.owner(unit);
+            if !self.map.clear_emptied(unit) {
+                continue; // it became free
+            }
+            any = true;
+            let Some(of) = use_of(owner) else { continue };
+            given_up_at[of as usize] = Some(self.free_lines_of(of));
+            if let UnitOwner::Pool(pool) = owner {
+                let mut lists = self.pools[pool as usize].lock();
+                if self.map.owner(unit) == owner {
+                    self.list_slots(&mut lists, unit);
+                }
+            }
+        }
+        any
+    }
+
+    /// Whether a unit that is being emptied is not free yet.
+    pub(crate) fn is_any_left_to_gather(&self) -> bool {
+        self.map.is_any_emptied()
+    }
+
+    /// Whether what is here is to leave its unit.
+    pub(crate) fn is_gathered(&self, address: LineAddress) -> bool {
+        self.map.is_emptied(address.unit())
+    }
+
+    /// Units of the data area that became free by being emptied, since the mount.
+    pub(crate) fn gathered_units(&self) -> u64 {
+        self.map.gathered.load(SeqCst)
+    }
+
+    /// Whether these lines are in use in a unit of the data area: as slots, or as pages of an extent. A forged image may name others.
+    pub(crate) fn has_data(&self, address: LineAddress, lines: u64) -> bool {
+        let (unit, start) = (address.unit(), address.number() % UNIT_LINES);
+        unit < self.total_units
+            && start + lines <= UNIT_LINES
+            && use_of(self.map.owner(unit)).is_some()
+            && self.map.bits[unit as usize].lock().is_taken(start, lines)
+    }
+
+    fn is_given_up(&self, of: Use, then: Option<u64>, anew: bool) -> bool {
+        !anew && then.is_some_and(|then| self.free_lines_of(of).abs_diff(then) < AGAIN_LINES)
+    }
+
+    fn free_lines_of(&self, of: Use) -> u64 {
+        match of {
+            Use::Slots => self.free_data_lines.load(SeqCst),
+            Use::Extents => self.extents.free_lines(),
+        }
+    }
+
+    /// Units of a use that can be emptied ([GA3]), and the lines in them.
+    fn choose_sparse(&self, of: Use) -> (Vec<u64>, u64) {
+        let taken = |unit: u64| UNIT_LINES - u64::from(self.map.bits[unit as usize].lock().free());
+        let mut by_load: Vec<(u64, u64)> =
+            (0..self.total_units).filter(|unit| use_of(self.map.owner(*unit)) == Some(of)).map(|unit| (taken(unit), unit)).collect();
+        by_load.sort_unstable();
+        let free_units = self.free_units.load(SeqCst).saturating_sub(self.metadata_reserve_units);
+        let kept = match of {
+            Use::Slots => TRANSIENT_DATA_LINES,
+            Use::Extents => self.extents.room_lines().saturating_sub(free_units * UNIT_LINES),
+        };
+        let mut room: u64 = by_load.iter().map(|(taken, _)| UNIT_LINES - taken).sum();
+        let (mut units, mut moved) = (Vec::new(), 0);
+        for (taken, unit) in by_load.into_iter().filter(|(taken, _)| *taken > 0) {
+            room = room.saturating_sub(UNIT_LINES - taken);
+            if room < moved + taken + kept || moved + taken > MOVED_LINES_MAX && !units.is_empty() {
+                break;
+            }
+            moved += taken;
+            units.push(unit);
+        }
+        (units, moved)
+    }
+}
+
+fn use_of(owner: UnitOwner) -> Option<Use> {
+    match owner {
+        UnitOwner::Pool(_) => Some(Use::Slots),
+        UnitOwner::Extents(_) => Some(Use::Extents),
+        UnitOwner::Free | UnitOwner::Fixed | UnitOwner::Region(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandemfs_format::PAGE_LINES;
+    use tandemfs_format::geometry::Geometry;
+    use tandemfs_format::mapping::SlotClass;
+
+    use super::*;
+    use crate::alloc::Need;
+    use crate::alloc::spare_pages::SparePages;
+    use crate::sync::atomic::Ordering::SeqCst;
+
+    fn allocator() -> MemoryAllocator {
+        let geometry = Geometry::new(64 << 20, 64 << 20, 64 << 10, 4, 256 << 10).expect("fits");
+        let memory = MemoryAllocator::new(&geometry, 1, SparePages::new(0, 10));
+        memory.finish_loading();
+        for region in [1, 3] {
+            memory.region_free[region].store(1 << 20, SeqCst); // regions that are not short of room
+        }
+        memory
+    }
+
+    /// Slots of four units, of which each eighth is still taken.
+    fn sparse_slots(memory: &MemoryAllocator) -> Vec<LineAddress> {
+        let taken: Vec<_> = (0..4 * 512).map(|_| memory.take_slot(SlotClass::Page, Need::Transient).expect("room")).collect();
+        let (kept, freed): (Vec<_>, Vec<_>) = taken.into_iter().enumerate().partition(|(index, _)| index % 8 == 0);
+        freed.into_iter().for_each(|(_, slot)| assert!(memory.free_slot(slot, PAGE_LINES)));
+        kept.into_iter().map(|(_, slot)| slot).collect()
+    }
+
+    #[test]
+    fn sparse_units_are_emptied_into_the_others_and_become_free() {
+        let memory = allocator();
+        let free = memory.free_units.load(SeqCst);
+        let slots = sparse_slots(&memory);
+        assert_eq!(memory.free_units.load(SeqCst), free - 4);
+        assert!(memory.may_gather(false));
+        assert_eq!(memory.begin_gathering(false), 3 * 64 * PAGE_LINES, "one unit has room for the four");
+        for slot in slots.iter().filter(|slot| memory.is_gathered(**slot)) {
+            let to = memory.take_slot(SlotClass::Page, Need::Move).expect("room");
+            assert!(!memory.is_gathered(to), "[GA1]");
+            assert!(memory.free_slot(*slot, PAGE_LINES));
+        }
+        assert_eq!((memory.free_units.load(SeqCst), memory.gathered_units()), (free - 1, 3));
+        assert!(!memory.is_any_left_to_gather() && !memory.end_gathering());
+        assert!(!memory.may_gather(true), "one unit is left");
+    }
+
+    #[test]
+    fn who_finds_no_other_slots_ends_the_emptying() {
+        let memory = allocator();
+        let _slots = sparse_slots(&memory);
+        assert!(memory.begin_gathering(false) > 0);
+        while memory.take_slot(SlotClass::Page, Need::Move).is_ok() {}
+        assert!(memory.is_any_left_to_gather(), "a move ends nothing, and takes no unit");
+        while memory.take_slot(SlotClass::Page, Need::Transient).is_ok() {}
+        assert!(!memory.is_any_left_to_gather());
+        let lines = memory.free_data_lines.load(SeqCst);
+        assert_eq!(lines, 0, "each slot is found again");
+    }
+
+    #[test]
+    fn units_with_few_extents_are_emptied_into_holes() {
+        let memory = allocator();
+        let free = memory.free_units.load(SeqCst);
+        let taken: Vec<_> = (0..3 * 32).map(|_| memory.take_extent(16, Need::Growth).expect("room")).collect();
+        let (kept, freed): (Vec<_>, Vec<_>) = taken.into_iter().enumerate().partition(|(index, _)| index % 4 == 0);
+        freed.into_iter().for_each(|(_, extent)| assert!(memory.free_extent(extent, 16)));
+        assert_eq!(memory.begin_gathering(false), 2 * 8 * 16 * PAGE_LINES);
+        for (_, extent) in kept.iter().filter(|(_, extent)| memory.is_gathered(*extent)) {
+            assert!(memory.has_data(*extent, 16 * PAGE_LINES));
+            let to = memory.take_extent(16, Need::Move).expect("room");
+            assert!(!memory.is_gathered(to));
+            assert!(memory.free_extent(*extent, 16));
+        }
+        assert_eq!(memory.free_units.load(SeqCst), free - 1);
+    }
+
+    #[test]
+    fn what_could_not_be_emptied_is_left_alone_until_more_is_free() {
+        let memory = allocator();
+        let slots = sparse_slots(&memory);
+        assert!(memory.begin_gathering(false) > 0 && memory.end_gathering());
+        assert!(!memory.may_gather(false) && memory.may_gather(true));
+        slots[..160].iter().for_each(|slot| assert!(memory.free_slot(*slot, PAGE_LINES)));
+        assert!(memory.may_gather(false));
+    }
+}
