@@ -75,7 +75,6 @@ pub enum Command {
     #[command(after_help = "The mount does this by itself when the memory zone gets short, and slowly when it is idle.")]
     Compact(CompactArguments),
     /// Show or set where files lie: in the memory zone or in the block zone
-    #[command(hide = !tandemfs_fs::KNOWS_HOMES)]
     Home {
         /// What to do.
         #[command(subcommand)]

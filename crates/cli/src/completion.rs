@@ -3,7 +3,6 @@
 
 use clap_complete::Shell;
 use tandemfs_direct::IS_SERVED;
-use tandemfs_fs::KNOWS_HOMES;
 
 use crate::mount_options::{DISCARDS, ENGINES, PROMOTE, TIMING, WRITE_BACK};
 
@@ -52,7 +51,7 @@ const VALUES: [&str; 12] = [
 ];
 
 fn is_of_this_build(option: &str) -> bool {
-    (KNOWS_HOMES || option != "home_limit") && (IS_SERVED || !option.starts_with("direct"))
+    IS_SERVED || !option.starts_with("direct")
 }
 
 /// All options as completion offers them: flags, options with each of their values, and the names of the others up to the equals sign.

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 use serde_json::{Value, json};
-use tandemfs_fs::{HOME_ATTRIBUTE, HOME_LEFT_ATTRIBUTE, KNOWS_HOMES};
+use tandemfs_fs::{HOME_ATTRIBUTE, HOME_LEFT_ATTRIBUTE};
 use tandemfs_fuse::control::{self, Request};
 use tandemfs_fuse::mounts::{self, Mounted};
 
@@ -23,9 +23,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Shows or sets homes.
 pub fn run(command: &HomeCommand) -> Result<u8, Failure> {
-    if !KNOWS_HOMES {
-        return Err(Failure::Failed("this build does not know files in the memory zone".into()));
-    }
     match command {
         HomeCommand::Get(arguments) => get(arguments),
         HomeCommand::Set(arguments) => set(arguments),

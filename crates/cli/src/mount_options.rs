@@ -6,7 +6,7 @@ use std::time::Duration;
 use tandemfs_device::PersistenceDomain;
 use tandemfs_direct::{IS_SERVED, Limits};
 use tandemfs_format::PAGE_LINES;
-use tandemfs_fs::{Discard, Engine, HomeLimit, KNOWS_HOMES, MountOptions, Promote, Threshold, WriteBackPolicy};
+use tandemfs_fs::{Discard, Engine, HomeLimit, MountOptions, Promote, Threshold, WriteBackPolicy};
 use tandemfs_fuse::{Mode, MountSettings};
 
 use crate::size;
@@ -40,6 +40,9 @@ Options (-o):
   write_back_limit=N%
                   write back when less than this share of the memory zone is
                   free (default 10%)
+  home_limit=SIZE|N%
+                  most of the memory zone that files may take whose home it is
+                  (default 100%: what metadata and small writes leave)
   promote=on|off|always
                   copies of what is read often in spare space of the memory
                   zone (default off); always: of whatever is read
@@ -87,13 +90,6 @@ Options (-o):
                   (root only); what is not named stays, and options that
                   would change anything else are refused";
 
-/// The option of builds that know files in the memory zone; it comes before the option `promote`.
-const HOME_HELP: &str = "  \
-home_limit=SIZE|N%
-                  most of the memory zone that files may take whose home it is
-                  (default 100%: what metadata and small writes leave)
-";
-
 /// Options of builds that open the direct door; they come before the option `allow_other`.
 const DIRECT_HELP: &str = "  \
 direct          programs may reach the files by shared memory, beside the
@@ -108,10 +104,8 @@ direct          programs may reach the files by shared memory, beside the
 /// The options of this build.
 pub fn help() -> String {
     let mut help = HELP.to_owned();
-    for (is_known, place, further) in [(KNOWS_HOMES, "  promote=", HOME_HELP), (IS_SERVED, "  allow_other ", DIRECT_HELP)] {
-        if let Some(at) = help.find(place).filter(|_| is_known) {
-            help.insert_str(at, further);
-        }
+    if let Some(at) = help.find("  allow_other ").filter(|_| IS_SERVED) {
+        help.insert_str(at, DIRECT_HELP);
     }
     help
 }
@@ -245,7 +239,7 @@ impl Options {
                 self.file_system.memory_bytes = fits.ok_or_else(too_small)?;
             }
             Some(("discard", value)) => self.file_system.discard = value_of("discard", &DISCARDS, value)?,
-            Some(("home_limit", value)) if KNOWS_HOMES => self.file_system.home_limit = home_limit(value)?,
+            Some(("home_limit", value)) => self.file_system.home_limit = home_limit(value)?,
             Some(("domain", value)) => self.domain = Some(value.parse().map_err(|error| format!("domain: {error}"))?),
             Some(("timing", value)) => self.timing = value_of("timing", &TIMING, value)?,
             Some(("threads", value)) => {

@@ -3,7 +3,7 @@
 use tandemfs_device::PersistenceDomain;
 use tandemfs_direct::IS_SERVED;
 use tandemfs_format::PAGE_LINES;
-use tandemfs_fs::{FileSystem, HomeLimit, KNOWS_HOMES, Threshold};
+use tandemfs_fs::{FileSystem, HomeLimit, Threshold};
 use tandemfs_fuse::control::{self, Request};
 use tandemfs_fuse::mounts;
 
@@ -91,7 +91,6 @@ pub fn lasting(options: &Options, fs: &FileSystem) -> Vec<(&'static str, String)
         ("direct_spin", options.direct.spin.as_micros().to_string()),
         ("direct_clients", options.direct.clients.to_string()),
     ];
-    lasting.retain(|(name, _)| KNOWS_HOMES || *name != "home_limit");
     lasting.retain(|(name, _)| IS_SERVED || !name.starts_with("direct"));
     lasting
 }

@@ -3,7 +3,7 @@
 
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::superblock::ChecksumKind;
-use tandemfs_fs::{KNOWS_HOMES, Promote};
+use tandemfs_fs::Promote;
 
 use crate::cpu::stay_on_one_cpu;
 use crate::harness::{Harness, Setting};
@@ -125,7 +125,7 @@ pub fn compare_with_model(seed: u64) -> Result<Compared, String> {
     }
     // A file system whose files have homes, which change.
     let mut of_homes = Random::new(seed.rotate_left(8));
-    if KNOWS_HOMES && of_homes.one_in(4) {
+    if of_homes.one_in(4) {
         setting = setting.with_memory_homes();
         for _ in 0..60 {
             list.insert(of_homes.below(list.len() as u64 + 1) as usize, Mix::of_homes(&mut of_homes));

@@ -20,7 +20,7 @@ use crate::header::{ImageInfo, MEMORY_OFFSET};
 use crate::header_copy::{HeaderState, read_header, renew_copy, write_header};
 use crate::image_medium::ImageMedium;
 use crate::model::ModelOptions;
-use crate::open::{knows_memory_alone, not_opened};
+use crate::open::not_opened;
 use crate::profiles::{profile, profiles};
 
 /// Larger requests are split over the channels of the emulated drive, in bytes.
@@ -95,9 +95,6 @@ pub fn create_with(path: &Path, options: &CreateOptions, chosen: &ModelOptions) 
     ImageInfo::check_sizes(image.memory_bytes, image.block_bytes).map_err(|reason| refused(path, reason))?;
     if image.block_bytes == 0 && profile.firmware.is_some() {
         return Err(refused(path, format!("profile '{}' is a drive with flash, which has a block region", profile.name)));
-    }
-    if image.block_bytes == 0 && !knows_memory_alone() {
-        return Err(refused(path, "this build knows no drives without a block region"));
     }
     match profile.firmware {
         Some(model) => image.firmware = Some(model.chosen(chosen, image.logical_pages()).map_err(|reason| refused(path, reason))?),

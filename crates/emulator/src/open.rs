@@ -6,7 +6,6 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use tandemfs_device::{Device, DeviceError, PairDevice, PairOptions, PersistenceDomain};
-use tandemfs_format::superblock::incompat;
 
 use crate::controller::Controller;
 use crate::firmware_drive::FirmwareDrive;
@@ -93,16 +92,10 @@ impl FromStr for DeviceSpec {
         }
         match (memory, block) {
             (Some(memory), Some(block)) => Ok(Self::Pair { memory, block }),
-            (Some(memory), None) if knows_memory_alone() => Ok(Self::Memory(memory)),
-            (Some(_), None) => Err("the block half is missing; write memory=PATH,block=PATH".to_owned()),
+            (Some(memory), None) => Ok(Self::Memory(memory)),
             (None, _) => Err("the memory half is missing; write memory=PATH,block=PATH".to_owned()),
         }
     }
-}
-
-/// Whether this build knows file systems without a block zone.
-pub(crate) fn knows_memory_alone() -> bool {
-    incompat::KNOWN & incompat::MEMORY_HOME != 0
 }
 
 /// Opens and locks the device of this specification.
@@ -163,11 +156,7 @@ mod tests {
         let pair = DeviceSpec::Pair { memory: "/dev/dax0.0".into(), block: "/dev/nvme0n1".into() };
         assert_eq!("memory=/dev/dax0.0,block=/dev/nvme0n1".parse(), Ok(pair.clone()));
         assert_eq!("block=/dev/nvme0n1,memory=/dev/dax0.0".parse(), Ok(pair));
-        let alone = "memory=/dev/dax0.0".parse::<DeviceSpec>();
-        match knows_memory_alone() {
-            true => assert_eq!(alone, Ok(DeviceSpec::Memory("/dev/dax0.0".into()))),
-            false => assert!(alone.expect_err("refused").contains("the block half is missing")),
-        }
+        assert_eq!("memory=/dev/dax0.0".parse(), Ok(DeviceSpec::Memory("/dev/dax0.0".into())));
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use tandemfs_device::PersistenceDomain;
 
 use crate::model::{CacheManagement, FirmwareModel, GarbageCollection, Staging};
-use crate::open::knows_memory_alone;
 use crate::timing::{BlockTiming, Curve, Distribution, FirmwareTiming, LatencyPoint, POINT_COUNT, QUANTILE_COUNT, Quantile, Timing};
 
 /// A drive that can be emulated.
@@ -250,8 +249,7 @@ static PROFILES: [Profile; 9] = [
 
 /// All profiles.
 pub fn profiles() -> &'static [Profile] {
-    // The last one is of use only where file systems without a block zone are known.
-    if knows_memory_alone() { &PROFILES } else { &PROFILES[..PROFILES.len() - 1] }
+    &PROFILES
 }
 
 /// The profile of this name.

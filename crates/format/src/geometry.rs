@@ -10,7 +10,6 @@
 //!       in a run of whole units that the superblock names, and the units behind the rings are ordinary units.
 
 use crate::size::size;
-use crate::superblock::incompat;
 use crate::{DataAddress, LINE_BYTES, LineAddress, PAGE_LINES, SECTOR_BYTES, Sector, UNIT_BYTES, UNIT_LINES};
 
 /// Offsets of the two superblocks from the start of the memory zone, in bytes.
@@ -144,9 +143,8 @@ impl Geometry {
         if memory_bytes < MEMORY_BYTES_MIN {
             return Err(GeometryError::MemoryTooSmall { found: memory_bytes });
         }
-        // Where all files can lie in the memory zone, the other one may be missing as a whole.
-        let has_blocks = block_bytes_total > 0 || incompat::KNOWN & incompat::MEMORY_HOME == 0;
-        if has_blocks && block_bytes_total < BLOCK_BYTES_MIN {
+        // All files can lie in the memory zone, so the other one may be missing as a whole.
+        if block_bytes_total > 0 && block_bytes_total < BLOCK_BYTES_MIN {
             return Err(GeometryError::BlocksTooSmall { found: block_bytes_total });
         }
         let address_count = 1_u64 << 40;

@@ -33,15 +33,15 @@ pub mod incompat {
     pub const SHARED: u64 = 1 << 1;
     /// Snapshots. Assigned, not yet used.
     pub const SNAPSHOT: u64 = 1 << 2;
-    /// Files that live in memory extents ([`DataAddress::Page`](crate::DataAddress::Page)). Only builds with the feature `memory-homes` know
-    /// it: runs of blocks, which belong to it, are not decoded yet.
+    /// Files that live in memory extents ([`DataAddress::Page`](crate::DataAddress::Page)), runs of blocks, and file systems without a block
+    /// zone.
     pub const MEMORY_HOME: u64 = 1 << 3;
     /// File data without checksums (`mkfs --checksum=none`, pages mapped for direct stores).
     pub const UNCHECKED_DATA: u64 = 1 << 4;
     /// Quota. Assigned, not yet used.
     pub const QUOTA: u64 = 1 << 5;
     /// The bits that this build supports.
-    pub const KNOWN: u64 = if cfg!(feature = "memory-homes") { UNCHECKED_DATA | MEMORY_HOME } else { UNCHECKED_DATA };
+    pub const KNOWN: u64 = UNCHECKED_DATA | MEMORY_HOME;
 }
 
 /// Feature bits that a build may ignore.

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 use tandemfs_device::Structure;
-use tandemfs_fs::{FileSystem, KNOWS_HOMES, PathLatency, ZoneSpace};
+use tandemfs_fs::{FileSystem, PathLatency, ZoneSpace};
 
 use crate::settings::MountSettings;
 
@@ -52,7 +52,6 @@ pub fn stats(fs: &FileSystem) -> Value {
         "file_system": file_system,
         // Null if no pass is under way.
         "compaction": fs.compaction_progress().map(|(done, total)| json!({ "done_inodes": done, "total_inodes": total })),
-        // Null in a build that does not know files in the memory zone.
         "homes": homes(fs),
         "damage": damage(fs),
         "errors": counters(fs.error_counters().entries()),
@@ -63,18 +62,16 @@ pub fn stats(fs: &FileSystem) -> Value {
 }
 
 /// What files take of the memory zone and may take, and which move to their homes.
-fn homes(fs: &FileSystem) -> Option<Value> {
+fn homes(fs: &FileSystem) -> Value {
     let moves = fs.home_moves();
-    KNOWS_HOMES.then(|| {
-        json!({
-            "enabled": fs.has_homes(),
-            "bytes": moves.bytes,
-            "limit_bytes": moves.limit_bytes,
-            "moving_files": moves.files,
-            "waiting_files": moves.waiting_files,
-            // Null if no search for files to move is under way.
-            "search": moves.search.map(|(done, total)| json!({ "done_inodes": done, "total_inodes": total })),
-        })
+    json!({
+        "enabled": fs.has_homes(),
+        "bytes": moves.bytes,
+        "limit_bytes": moves.limit_bytes,
+        "moving_files": moves.files,
+        "waiting_files": moves.waiting_files,
+        // Null if no search for files to move is under way.
+        "search": moves.search.map(|(done, total)| json!({ "done_inodes": done, "total_inodes": total })),
     })
 }
 

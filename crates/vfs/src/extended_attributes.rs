@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::attributes::{ATTRIBUTE_NAME_MAX, ATTRIBUTE_VALUE_MAX};
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{AccessList, Attributes, Error, FileSystem, HOME_ATTRIBUTE, Home, KNOWS_HOMES, SetAttributeMode, SetExtendedAttribute};
+use tandemfs_fs::{AccessList, Attributes, Error, FileSystem, HOME_ATTRIBUTE, Home, SetAttributeMode, SetExtendedAttribute};
 
 use crate::Vfs;
 use crate::attributes::Subject;
@@ -69,7 +69,7 @@ pub fn permit_home(
     value: &[u8],
     is_owner: impl FnOnce(u32) -> bool,
 ) -> tandemfs_fs::Result<()> {
-    let takes_memory = KNOWS_HOMES && name == HOME_ATTRIBUTE && value == Home::Memory.name().as_bytes();
+    let takes_memory = name == HOME_ATTRIBUTE && value == Home::Memory.name().as_bytes();
     if !takes_memory || is_owner(fs.attributes(file)?.uid) { Ok(()) } else { Err(Error::NotOwner) }
 }
 

@@ -8,7 +8,6 @@
 
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::{Inode, file_type};
-use tandemfs_format::superblock::incompat;
 
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
@@ -19,9 +18,6 @@ use crate::types::{Home, SetAttributeMode};
 pub const HOME_ATTRIBUTE: &[u8] = b"user.tandemfs.home";
 /// Read-only and never listed: how many bytes of the file are still to move to its home, in decimal digits.
 pub const HOME_LEFT_ATTRIBUTE: &[u8] = b"user.tandemfs.home.left";
-
-/// Whether this build knows files in the memory zone.
-pub const KNOWS_HOMES: bool = incompat::KNOWN & incompat::MEMORY_HOME != 0;
 
 /// One of the attributes of this file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,15 +31,15 @@ impl HomeAttribute {
     pub(super) fn named(name: &[u8]) -> Option<Self> {
         match name {
             _ if on(Mutant::HomesUnknown) => None, // [HX3]
-            HOME_ATTRIBUTE if KNOWS_HOMES => Some(Self::Home),
-            HOME_LEFT_ATTRIBUTE if KNOWS_HOMES => Some(Self::Left),
+            HOME_ATTRIBUTE => Some(Self::Home),
+            HOME_LEFT_ATTRIBUTE => Some(Self::Left),
             _ => None,
         }
     }
 
     /// The home of an inode that has the attribute.
     pub(super) fn listed(inode: &Inode) -> Option<Home> {
-        Some(Home::of(inode)).filter(|home| KNOWS_HOMES && *home != Home::Auto)
+        Some(Home::of(inode)).filter(|home| *home != Home::Auto)
     }
 }
 

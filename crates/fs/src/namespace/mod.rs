@@ -13,7 +13,7 @@ mod remove;
 mod rename;
 
 pub use access_lists::AccessList;
-pub use home_attribute::{HOME_ATTRIBUTE, HOME_LEFT_ATTRIBUTE, KNOWS_HOMES};
+pub use home_attribute::{HOME_ATTRIBUTE, HOME_LEFT_ATTRIBUTE};
 
 use std::sync::Arc;
 
