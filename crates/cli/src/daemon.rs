@@ -87,8 +87,8 @@ pub fn serve(arguments: &MountArguments, options: &Options, ready: impl FnOnce()
         tracing::warn!("{warning}");
     }
     let settings = tandemfs_fuse::MountSettings { source: device, options: remount::lasting(options, &fs), ..options.settings.clone() };
-    let served = tandemfs_fuse::serve_beside(&fs, &arguments.mountpoint, &settings, ready, |mounted, caches| {
-        direct::open(&fs, &settings, &options.direct, mounted, caches)
+    let served = tandemfs_fuse::serve_beside(&fs, &arguments.mountpoint, &settings, ready, |beside| {
+        direct::open(&fs, &settings, &options.direct, beside)
     });
     let ended = fs.unmount();
     if let Err(error) = &ended {

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use tandemfs_direct::{Entrants, Limits, MountIdentity, Server};
 use tandemfs_fs::FileSystem;
-use tandemfs_fuse::MountSettings;
 use tandemfs_fuse::mounts::Mounted;
-use tandemfs_vfs::{Caches, Protected, Reserve, Settings, Vfs};
+use tandemfs_fuse::{Beside, MountSettings};
+use tandemfs_vfs::{Protected, Reserve, Settings, Vfs};
 
 /// Opens the door. Without it the mount serves everybody.
-pub fn open(fs: &Arc<FileSystem>, settings: &MountSettings, limits: &Limits, mounted: &Mounted, caches: Arc<dyn Caches>) -> Option<Server> {
+pub fn open(fs: &Arc<FileSystem>, settings: &MountSettings, limits: &Limits, beside: Beside<'_>) -> Option<Server> {
+    let Beside { mounted, caches, stands } = beside;
     let rules = Settings {
         extended_attributes: settings.attributes,
         reserve: Reserve::new(settings.reserved_percent),
@@ -17,7 +18,7 @@ pub fn open(fs: &Arc<FileSystem>, settings: &MountSettings, limits: &Limits, mou
     };
     let vfs = Vfs::new(Arc::clone(fs), rules).beside(caches);
     let mount = identity(settings, mounted)?;
-    Server::start(vfs, mount, entrants(settings, mounted.user), limits.clone())
+    Server::start(vfs, mount, stands, entrants(settings, mounted.user), limits.clone())
         .inspect_err(|error| tracing::warn!("no direct door, so programs go by the mount: {error}"))
         .ok()
 }

@@ -1,4 +1,4 @@
-//! Messages as calls of `vfs`, in the threads of the pool.
+//! Messages as calls of `vfs`, in the poller's thread or those of the pool.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -6,16 +6,19 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use tandemfs_format::inode::Timestamp;
+use tandemfs_fs::Error;
 use tandemfs_protocol::{
     Crossed, EntryWriter, Handle, Listed, Operation, Outcome, Place, Space, Subject as Named, TEXT_BYTES_MAX, TRANSFER_BYTES_MAX, Text,
-    TimeToSet as Given, Whence, Why,
+    TimeToSet as TimeGiven, Whence, Why,
 };
 use tandemfs_ring::{Answer, Attributes as Shown, Range, Request, Ticket, Time};
 use tandemfs_vfs::{
-    At, NAME_BYTES_MAX, OpenFile, Process, Refused, Result, SPACE_UNIT_BYTES, Seek, SetTimes, Subject, TimeToSet, Vfs, is_failure,
+    At, NAME_BYTES_MAX, OpenFile, Owed, Process, QUICK_BYTES, Refused, Result, SPACE_UNIT_BYTES, Seek, SetTimes, Subject, TimeToSet, Vfs,
+    is_failure, no_wait,
 };
 
 use crate::clients::Client;
+use crate::mutant::{self, Mutant};
 
 /// `st_blksize`, as behind the mount.
 const BLOCK_BYTES: u32 = 4096;
@@ -25,16 +28,56 @@ thread_local! {
     static BYTES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Serves a request that was decoded before.
-pub(crate) fn serve(vfs: &Vfs, client: &Client, request: &Request, ticket: &Ticket) -> Outcome {
+/// What a call has come to.
+pub(crate) struct Served {
+    pub(crate) outcome: Outcome,
+    /// A failure for the log.
+    pub(crate) failure: Option<String>,
+}
+
+/// Serves a request that was decoded before; may wait.
+pub(crate) fn serve(vfs: &Vfs, client: &Client, request: &Request, ticket: &Ticket) -> Served {
     let call = Call { vfs, client, ticket };
-    let result = match Operation::decode(request) {
-        Ok(operation) => call.run(operation),
-        Err(_) => Err(Errno::INVAL.into()),
+    match Operation::decode(request) {
+        Ok(operation) => call.served(call.run(operation)),
+        Err(_) => call.served(Err(Errno::INVAL.into())),
+    }
+}
+
+/// Whether an operation is for the pool in any case: it has no form that does not wait, or its bytes alone take longer to copy than the poller
+/// works for one request ([SRV1]).
+pub(crate) fn is_for_the_pool(operation: &Operation<'_>) -> bool {
+    match operation {
+        Operation::Write { from: bytes, .. } | Operation::SetAttribute { value: bytes, .. } => u64::from(bytes.length) > QUICK_BYTES,
+        Operation::CopyRange { .. } | Operation::Allocate { .. } | Operation::FileSystemSpace { .. } | Operation::SyncFileSystem => true,
+        _ => false,
+    }
+}
+
+/// Serves an operation without waiting; none if it has to be served by [`serve`]. Then nothing has changed. What is owed comes before the
+/// answer, or before the operation is served anew.
+pub(crate) fn try_serve(vfs: &Vfs, client: &Client, operation: Operation<'_>, ticket: &Ticket) -> (Option<Served>, Owed) {
+    let call = Call { vfs, client, ticket };
+    let (result, owed) = match mutant::on(Mutant::PollerWaits) {
+        false => no_wait(|| call.run(operation)),
+        true => (call.run(operation), Owed::default()),
     };
     match result {
-        Ok(answer) => Outcome::Done(answer),
-        Err(refused) => outcome(&refused),
+        Err(Refused::FileSystem(Error::WouldWait)) => (None, owed),
+        result => (Some(call.served(result)), owed),
+    }
+}
+
+/// What a call gives.
+struct Given {
+    answer: Answer,
+    /// A file that it has opened. It gets its number when nothing of the call can be refused any more.
+    opened: Option<OpenFile>,
+}
+
+impl From<Answer> for Given {
+    fn from(answer: Answer) -> Self {
+        Self { answer, opened: None }
     }
 }
 
@@ -50,12 +93,7 @@ fn outcome(refused: &Refused) -> Outcome {
             };
             Outcome::Crossed(Crossed { why, argument: crossed.argument as u8 }) // [D14]
         }
-        Refused::FileSystem(error) => {
-            if is_failure(error) {
-                tracing::error!("a call through the direct door failed: {error}");
-            }
-            Outcome::Errno(tandemfs_vfs::errno(error).raw_os_error()) // [D2]
-        }
+        Refused::FileSystem(error) => Outcome::Errno(tandemfs_vfs::errno(error).raw_os_error()), // [D2]
         Refused::Errno(errno) => Outcome::Errno(errno.raw_os_error()),
     }
 }
@@ -120,21 +158,45 @@ fn shown(attributes: &tandemfs_fs::Attributes) -> Shown {
     }
 }
 
-fn time_to_set(given: Given) -> TimeToSet {
+fn time_to_set(given: TimeGiven) -> TimeToSet {
     match given {
-        Given::Omit => TimeToSet::Omit,
-        Given::Now => TimeToSet::Now,
-        Given::At { seconds, nanoseconds } => TimeToSet::At(seconds, nanoseconds.into()),
+        TimeGiven::Omit => TimeToSet::Omit,
+        TimeGiven::Now => TimeToSet::Now,
+        TimeGiven::At { seconds, nanoseconds } => TimeToSet::At(seconds, nanoseconds.into()),
     }
 }
 
 impl Call<'_> {
-    fn run(&self, operation: Operation<'_>) -> Result<Answer> {
+    fn served(&self, result: Result<Given>) -> Served {
+        let failure = match &result {
+            Err(Refused::FileSystem(error)) if is_failure(error) => Some(error.to_string()),
+            _ => None,
+        };
+        let outcome = match result.and_then(|given| self.numbered(given)) {
+            Ok(answer) => Outcome::Done(answer),
+            Err(refused) => outcome(&refused),
+        };
+        Served { outcome, failure }
+    }
+
+    fn numbered(&self, given: Given) -> Result<Answer> {
+        let Some(file) = given.opened else { return Ok(given.answer) };
+        let handle = self.client.handles.add(file)?;
+        Ok(Answer { value: handle.get(), ..given.answer })
+    }
+
+    fn run(&self, operation: Operation<'_>) -> Result<Given> {
+        match operation {
+            Operation::Open { at, path, flags, mode, umask } => self.open(at, path, flags, mode, umask),
+            other => self.run_on_open_files(other).map(Given::from),
+        }
+    }
+
+    fn run_on_open_files(&self, operation: Operation<'_>) -> Result<Answer> {
         let process = self.client.process();
         let done = |()| Answer::default();
         match operation {
             Operation::Nothing => Ok(Answer::default()),
-            Operation::Open { at, path, flags, mode, umask } => self.open(at, path, flags, mode, umask),
             Operation::Close { handle } => self.client.handles.remove(handle).map(|_| Answer::default()).map_err(Refused::from),
             Operation::Read { handle, offset, into } => self.read(handle, offset, into),
             Operation::Write { handle, offset, from, flags } => self.write(&process, handle, offset, from, flags),
@@ -286,15 +348,17 @@ impl Call<'_> {
         })
     }
 
-    fn open(&self, at: Place, path: Text<'_>, flags: i32, mode: u32, umask: u16) -> Result<Answer> {
+    fn open(&self, at: Place, path: Text<'_>, flags: i32, mode: u32, umask: u16) -> Result<Given> {
         let process = self.client.process_under(umask);
         if !self.client.handles.has_room() {
             return Err(Errno::MFILE.into()); // before a file is made
         }
-        let file = self.vfs.open(&process, self.start(at)?.at(), &self.text(path)?, flags, mode)?;
-        let answer = with_attributes(&file.attributes()?);
-        let handle = self.client.handles.add(file)?;
-        Ok(Answer { value: handle.get(), ..answer })
+        let (file, attributes) = self.vfs.open_and_stat(&process, self.start(at)?.at(), &self.text(path)?, flags, mode)?;
+        let given = Given { answer: with_attributes(&attributes), opened: Some(file) };
+        if mutant::on(Mutant::NumberedEarly) {
+            return self.numbered(given).map(Given::from);
+        }
+        Ok(given)
     }
 
     fn read(&self, handle: Handle, offset: i64, into: Range) -> Result<Answer> {

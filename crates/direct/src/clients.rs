@@ -10,6 +10,7 @@ use tandemfs_ring::{ClientId, Control};
 use tandemfs_vfs::{Process, Vfs};
 
 use crate::handles::Handles;
+use crate::mutant::{self, Mutant};
 use crate::peers::{Identity, Peer};
 use crate::pool::Pool;
 use crate::server::{Limits, MountIdentity};
@@ -25,6 +26,8 @@ pub(crate) struct Client {
     process: Mutex<Arc<Process>>,
     /// It has asked something since its credentials were read last ([CRD1]).
     pub(crate) is_active: AtomicBool,
+    /// The log has said why its connection ends.
+    pub(crate) is_condemned: AtomicBool,
     arenas: Arc<AtomicU64>,
 }
 
@@ -34,7 +37,16 @@ impl Client {
         let arenas = Arc::clone(&shared.arena_bytes);
         arenas.fetch_add(arena_bytes, Relaxed);
         let handles = Handles::new(shared.limits.open_files);
-        Self { peer, identity, handles, arena_bytes, process: Mutex::new(Arc::new(process)), is_active: AtomicBool::new(true), arenas }
+        Self {
+            peer,
+            identity,
+            handles,
+            arena_bytes,
+            process: Mutex::new(Arc::new(process)),
+            is_active: AtomicBool::new(true),
+            is_condemned: AtomicBool::new(false),
+            arenas,
+        }
     }
 
     /// The process, as `vfs` wants to know it.
@@ -59,6 +71,9 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
+        if mutant::on(Mutant::FilesOutliveClients) {
+            self.handles.leak();
+        }
         self.arenas.fetch_sub(self.arena_bytes, Relaxed);
     }
 }
@@ -67,6 +82,8 @@ impl Drop for Client {
 pub(crate) struct Shared {
     pub(crate) vfs: Vfs,
     pub(crate) mount: MountIdentity,
+    /// Whether the mount still stands.
+    pub(crate) stands: Box<dyn Fn() -> bool + Send + Sync>,
     pub(crate) limits: Limits,
     pub(crate) pool: Pool,
     pub(crate) control: Control,

@@ -8,6 +8,8 @@ use rustix::io::Errno;
 use tandemfs_protocol::Handle;
 use tandemfs_vfs::OpenFile;
 
+use crate::mutant::{self, Mutant};
+
 #[derive(Default)]
 struct Slot {
     turn: u32,
@@ -28,7 +30,7 @@ impl Handles {
     /// Whether another file can be opened.
     pub(crate) fn has_room(&self) -> bool {
         let (slots, free) = &*self.slots.lock();
-        !free.is_empty() || slots.len() < self.most
+        !free.is_empty() || slots.len() < self.most || mutant::on(Mutant::FilesUnbounded)
     }
 
     /// EMFILE beyond the limit.
@@ -36,7 +38,7 @@ impl Handles {
         let (slots, free) = &mut *self.slots.lock();
         let index = match free.pop() {
             Some(index) => index,
-            None if slots.len() < self.most => {
+            None if slots.len() < self.most || mutant::on(Mutant::FilesUnbounded) => {
                 slots.push(Slot::default());
                 slots.len() as u32 - 1
             }
@@ -70,6 +72,11 @@ impl Handles {
             }
             Some(file)
         })
+    }
+
+    /// For a deliberate bug: nobody closes what is open.
+    pub(crate) fn leak(&self) {
+        std::mem::forget(std::mem::take(&mut self.slots.lock().0));
     }
 
     /// How many are open.

@@ -10,16 +10,17 @@
 //!      the pool, as giving up the last hold of a removed file is a change.
 //! [D8] What the mount's kernel keeps of data is settled before it is read here and dropped around a change (`Caches` of `vfs`); names and
 //!      attributes it asks for anew while there is this door.
-//! [D9] One thread looks at all clients, or sleeps until one rings (the ring's poller). It does nothing else than hand requests on.
+//! [D9] One thread looks at all clients, or sleeps until one rings (the ring's poller). It serves what it can serve at once.
 //! [D10] The poller never waits. Every operation of the file system may (an inode that somebody else changes, room in the journal, the
-//!       drive), even `fstat`, so all of them run in the pool; only [`Operation::Nothing`](tandemfs_protocol::Operation::Nothing), malformed
-//!       and unknown requests are answered at once.
+//!       drive), even `fstat`: what would wait or take long is refused unchanged and runs in the pool ([SRV1]–[SRV4] of `serving.rs`).
 //! [D14] What only the kernel can decide goes back to the client, which makes the call through the mount.
 //!
 //! [CRD1] Credentials come from the kernel: the process of the socket's other end, and `/proc` of that very process. They are read again
 //!        every 100 ms while the client is active, and the connection ends when they have changed.
 //! [CRD2] Only processes see the door which see the mount: same user and mount namespace, same root directory, whom the mount lets in, and who
-//!        can reach it: they send a descriptor of its root directory, which `/proc` tells from others without asking the mount.
+//!        can reach it: they send a descriptor of its root directory, which `/proc` tells from others without asking the mount. Then the list
+//!        of mounts is read, where the descriptor keeps the number of its mount from being used again, and last the kernel is asked
+//!        whether this daemon's own mount still stands: until then nobody else had its device number.
 //! [CRD3] A mount that is idmapped or was made read-only by others than the daemon is left to the kernel.
 //!
 //! *Architecture invariant:* names, blocks and permissions belong to `vfs` and `fs`; this crate knows clients and threads.
@@ -30,6 +31,10 @@ mod calls;
 mod clients;
 mod handles;
 mod mountinfo;
+#[cfg(not(feature = "mutants"))]
+mod mutant;
+#[cfg(feature = "mutants")]
+pub mod mutant;
 mod peers;
 mod pool;
 mod reception;

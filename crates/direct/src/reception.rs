@@ -24,6 +24,7 @@ use tandemfs_ring::{Arena, Doorbell, Lifeline, PAGE_BYTES, Sizes};
 
 use crate::clients::{Client, Shared};
 use crate::mountinfo::{Found, MountInfo};
+use crate::mutant::{self, Mutant};
 use crate::peers::{self, Identity, Peer};
 use crate::server::Entrants;
 
@@ -140,7 +141,10 @@ impl Reception {
     fn look_after_credentials(&self) {
         let clients: Vec<_> = self.shared.clients.lock().iter().map(|(id, client)| (*id, Arc::clone(client))).collect();
         for (id, client) in clients {
-            if client.is_active.swap(false, Relaxed) && client.peer.identity().is_ok_and(|now| now != client.identity) {
+            if client.is_active.swap(false, Relaxed)
+                && !mutant::on(Mutant::CredentialsKept)
+                && client.peer.identity().is_ok_and(|now| now != client.identity)
+            {
                 tracing::info!(
                     process = client.peer.name(),
                     "the credentials of a client of the direct door have changed; its connection ends"
@@ -187,10 +191,16 @@ impl Reception {
     fn admit(&mut self, hello: &Hello, socket: &OwnedFd, root: Option<&OwnedFd>) -> Result<(), Refusal> {
         let failed =
             |error: io::Error| refusal(Errno::from_io_error(&error).unwrap_or(Errno::IO), format!("the door cannot be opened: {error}"));
+        // [CRD2], in this order.
+        let mount = root.and_then(|root| mount_of_root(root.as_fd()));
+        self.read_mounts().map_err(failed)?;
+        if !(self.shared.stands)() && !mutant::on(Mutant::MountNotAsked) {
+            return Err(refusal(Errno::NOTCONN, "the mount of this daemon has ended"));
+        }
         if let Some(why) = self.found.closed {
             return Err(refusal(Errno::OPNOTSUPP, format!("the direct door leaves this mount to the kernel: {why}")));
         }
-        if !root.is_some_and(|root| is_root_of(root.as_fd(), &self.found.ids).unwrap_or(false)) {
+        if !mount.is_some_and(|mount| self.found.ids.contains(&mount) || mutant::on(Mutant::AnyRoot)) {
             return Err(refusal(
                 Errno::ACCESS,
                 "a client of the direct door has to show the root directory of the mount, by a writable mount of all of it",
@@ -239,7 +249,7 @@ impl Reception {
         let wanted = hello.data_bytes.min(limits.data_bytes);
         let left = limits.all_data_bytes.saturating_sub(self.shared.arena_bytes.load(Relaxed));
         let data_bytes = wanted / PAGE_BYTES * PAGE_BYTES;
-        if data_bytes > left {
+        if data_bytes > left && !mutant::on(Mutant::MemoryUnbounded) {
             return Err(refusal(Errno::NOMEM, "the memory of the door's clients is used up; the mount serves this process"));
         }
         Ok(Sizes { slots: hello.slots.clamp(1, limits.slots), data_bytes })
@@ -265,11 +275,11 @@ fn received(socket: &OwnedFd, bytes: &mut [u8]) -> io::Result<(usize, Option<Own
     Ok((message.bytes, rights.flatten().next()))
 }
 
-/// Whether a descriptor is the root directory of one of these mounts. `/proc` knows without asking the mount, which is this daemon's.
-fn is_root_of(descriptor: BorrowedFd<'_>, mounts: &[u64]) -> io::Result<bool> {
-    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd()))?;
+/// The mount of a descriptor of a root directory. `/proc` knows without asking the mount, which is this daemon's.
+fn mount_of_root(descriptor: BorrowedFd<'_>) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd())).ok()?;
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse::<u64>().ok());
-    Ok(field("ino") == Some(InodeNumber::ROOT.get()) && field("mnt_id").is_some_and(|id| mounts.contains(&id)))
+    field("mnt_id").filter(|_| field("ino") == Some(InodeNumber::ROOT.get()))
 }
 
 fn of_version(found: u32) -> Refusal {

@@ -92,16 +92,24 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves from now on, in threads of its own.
+    /// Serves from now on, in threads of its own. `stands` says whether the mount still does; once it does not, its device number and its
+    /// place may be those of another.
     ///
     /// # Errors
     /// What the kernel refuses; no directory for the socket.
-    pub fn start(vfs: Vfs, mount: MountIdentity, entrants: Entrants, limits: Limits) -> io::Result<Self> {
+    pub fn start(
+        vfs: Vfs,
+        mount: MountIdentity,
+        stands: Box<dyn Fn() -> bool + Send + Sync>,
+        entrants: Entrants,
+        limits: Limits,
+    ) -> io::Result<Self> {
         let poller = Poller::new(limits.spin).map_err(io::Error::other)?;
         let (control, doorbell) = (poller.control(), poller.doorbell());
         let shared = Arc::new(Shared {
             vfs,
             mount,
+            stands,
             pool: Pool::start(limits.threads)?,
             limits,
             control: control.clone(),

@@ -1,4 +1,13 @@
-//! The poller's side: requests are handed on, ends are noted.
+//! The poller's side: what it can do at once it does, the rest is handed on; ends are noted.
+//!
+//! [SRV1] The poller serves an operation by itself inside of `no_wait` of `vfs` ([KV7]), which bounds what one request may take, and a client
+//!        has at most eight requests served before it is the next one's turn ([TRU4] of the ring). An operation that is refused has changed
+//!        nothing and goes to the pool as it came, with its ticket.
+//! [SRV2] An open file gets its number only when its call can not be refused any more: one that is repeated opens one file.
+//! [SRV3] Before the answer, what the operation left to be done is done, by the pool: pages of the mount that came in during a change are
+//!        dropped, files whose last holder went are removed. So who goes on sees neither.
+//! [SRV4] The poller writes no log and reads no `/proc`, since both may wait: the pool does, with the ticket, so that it is not asked more
+//!        often than a client has slots.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,9 +16,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use rustix::io::Errno;
 use tandemfs_protocol::{Malformed, Operation, Outcome};
 use tandemfs_ring::{Answer, ClientId, End, Handler, Request, Ticket};
+use tandemfs_vfs::Owed;
 
-use crate::calls;
+use crate::calls::{self, Served};
 use crate::clients::{Client, Shared};
+use crate::mutant::{self, Mutant};
 
 /// Serves the requests of all clients, in the poller's thread ([D9], [D10]).
 pub(crate) struct Desk {
@@ -39,22 +50,34 @@ impl Handler for Desk {
         client.is_active.store(true, Relaxed);
         match Operation::decode(request) {
             Ok(Operation::Nothing) => ticket.answer(&Answer::default()),
-            Ok(_) => {
-                let (client, request) = (Arc::clone(client), Box::new(request.clone()));
-                let worker = Arc::clone(&shared);
-                shared.pool.run(move || {
-                    let outcome = calls::serve(&worker.vfs, &client, &request, &ticket);
-                    drop(client); // before the answer: what was closed is gone when its closer goes on
-                    ticket.answer(&outcome.encode());
-                });
+            Ok(operation) if calls::is_for_the_pool(&operation) => hand_on(&shared, client, request, ticket, Owed::default()),
+            Ok(operation) => {
+                let may_leave_files = may_leave_files(&operation);
+                match calls::try_serve(&shared.vfs, client, operation, &ticket) {
+                    (None, owed) => hand_on(&shared, client, request, ticket, owed), // [SRV1]
+                    (Some(served), owed) => {
+                        let leaves = may_leave_files && shared.vfs.file_system().has_left_behind() && !mutant::on(Mutant::FilesLeft);
+                        if owed.is_nothing() && !leaves && served.failure.is_none() {
+                            ticket.answer(&served.outcome.encode());
+                        } else {
+                            finish_later(&shared, served, owed, ticket);
+                        }
+                    }
+                }
             }
             Err(Malformed::Operation(_)) => ticket.answer(&Outcome::Errno(Errno::NOSYS.raw_os_error()).encode()),
             Err(Malformed::Field(what)) => {
-                tracing::warn!(
-                    process = client.peer.name(),
-                    "a client of the direct door sent what no program sends: {what}; its connection ends"
-                );
-                shared.control.remove(id);
+                let (client, worker) = (Arc::clone(client), Arc::clone(&shared));
+                shared.pool.run(move || {
+                    if !client.is_condemned.swap(true, Relaxed) {
+                        tracing::warn!(
+                            process = client.peer.name(),
+                            "a client of the direct door sent what no program sends: {what}; its connection ends"
+                        );
+                    }
+                    worker.control.remove(id);
+                    drop(ticket); // [SRV4]
+                });
             }
         }
     }
@@ -62,12 +85,55 @@ impl Handler for Desk {
     fn ended(&mut self, id: ClientId, end: End) {
         let clients = [self.known.remove(&id), self.shared.clients.lock().remove(&id)];
         let Some(client) = clients.into_iter().flatten().next() else { return };
-        if let End::Lied(lie) = end {
-            tracing::warn!(
-                process = client.peer.name(),
-                "a client of the direct door wrote what no client writes: {lie}; its connection ends"
-            );
-        }
-        self.shared.pool.run(move || drop(client)); // [D3]
+        self.shared.pool.run(move || {
+            if let End::Lied(lie) = end {
+                tracing::warn!(
+                    process = client.peer.name(),
+                    "a client of the direct door wrote what no client writes: {lie}; its connection ends"
+                );
+            }
+            drop(client); // [D3]
+        });
     }
+}
+
+/// Whether an operation may take the last hold of a removed file.
+fn may_leave_files(operation: &Operation<'_>) -> bool {
+    matches!(operation, Operation::Close { .. } | Operation::Unlink { .. } | Operation::RemoveDirectory { .. } | Operation::Rename { .. })
+}
+
+fn log(served: &Served) {
+    if let Some(failure) = &served.failure {
+        tracing::error!("a call through the direct door failed: {failure}");
+    }
+}
+
+/// Serves a request by the pool.
+fn hand_on(shared: &Arc<Shared>, client: &Arc<Client>, request: &Request, ticket: Ticket, owed: Owed) {
+    let (client, request) = (Arc::clone(client), Box::new(request.clone()));
+    let worker = Arc::clone(shared);
+    shared.pool.run(move || {
+        drop(owed);
+        let served = calls::serve(&worker.vfs, &client, &request, &ticket);
+        log(&served);
+        drop(client); // before the answer: what was closed is gone when its closer goes on
+        ticket.answer(&served.outcome.encode());
+    });
+}
+
+/// Answers by the pool ([SRV3]).
+fn finish_later(shared: &Arc<Shared>, served: Served, owed: Owed, ticket: Ticket) {
+    let worker = Arc::clone(shared);
+    shared.pool.run(move || {
+        if mutant::on(Mutant::AnsweredBeforeOwed) {
+            ticket.answer(&served.outcome.encode());
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            drop(owed);
+            return;
+        }
+        drop(owed);
+        worker.vfs.file_system().remove_left_behind();
+        log(&served);
+        ticket.answer(&served.outcome.encode());
+    });
 }

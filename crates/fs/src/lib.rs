@@ -80,7 +80,7 @@ pub use types::{
     SetExtendedAttribute, SetTime, ShortZone, Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
 };
 pub use upgrade::{FEATURES, Feature, FeatureBit, missing_features, set_uuid, upgrade};
-pub use wait::no_wait;
+pub use wait::{leaves_to_others, may_wait, no_wait};
 
 /// A file system that is shared between threads.
 pub type Shared = Arc<FileSystem>;

@@ -13,7 +13,7 @@
 //!       was made of the refusal on its way (a fallback, damage).
 //! [NW5] Giving back waits for no lock of [NW1] either: freed lines of a region that is locked go to a list of their own, which the next
 //!       holder of that lock empties (`alloc/regions.rs`). An inode whose last holder goes inside of `no_wait` is removed by the next
-//!       removal or by the background thread.
+//!       removal, by the background thread, or by whoever looks after it (`FileSystem::remove_left_behind`).
 //!
 //! | wait | held or ended by | for | answer |
 //! |---|---|---|---|
@@ -77,9 +77,13 @@ impl Drop for Scope {
     }
 }
 
-/// Refuses the wait that the caller is about to begin, if this thread does not wait ([NW2]).
+/// Refuses the wait that the caller is about to begin, if this thread does not wait ([NW2]). Layers above the file system ask it too: before a
+/// wait of their own, and before the first of two changes ([NW4]).
+///
+/// # Errors
+/// [`Error::WouldWait`] inside of [`no_wait`], until something is committed.
 #[inline]
-pub(crate) fn may_wait() -> Result<()> {
+pub fn may_wait() -> Result<()> {
     if patience::tries() { refused() } else { Ok(()) }
 }
 
@@ -91,7 +95,7 @@ pub(crate) fn may_commit() -> Result<()> {
 
 /// Whether the calling operation runs inside of [`no_wait`], even if it has committed already: it leaves to others what can be done later.
 #[inline]
-pub(crate) fn leaves_to_others() -> bool {
+pub fn leaves_to_others() -> bool {
     patience::patience() != Patience::Waits
 }
 

@@ -11,15 +11,19 @@
 //! [BS4] A change by a client is a direct write to the page cache ([PC3] of `page_cache.rs`): pages that are written back leave out its bytes.
 //!       Pages are dropped before it, so that stores of mappings behind the end do not appear when the file grows ([DR4] of
 //!       `data_requests.rs`), and again behind it.
+//! [BS6] A thread that does not wait (`no_wait`) is refused where pages would have to be dropped or writeback be waited for, before either
+//!       has begun. If pages came in during its change, they are dropped by whoever answers the client, and the change goes on until then.
+//! [BS7] A mapping does not ask for sizes: where a client lets a file grow of which the kernel has had pages since it learned of the file,
+//!       the kernel is told the new size. Otherwise a process that maps the file would get SIGBUS for bytes that are there.
 //! [BS5] A WRITE with O_APPEND goes to the end that the file system has, since the kernel's may be old. If that is not the offset of the
 //!       WRITE, the kernel's pages of the file are wrong and are dropped after the reply: it locks them until then.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{Result, WriteOptions};
+use tandemfs_fs::{Result, WriteOptions, may_wait};
 use tandemfs_vfs::{Caches, Change};
 use tandemfs_wire::Reply;
 
@@ -45,6 +49,10 @@ struct Shard {
 struct Files {
     states: HashMap<InodeNumber, State>,
     is_full: bool,
+    /// Files of which the kernel has had pages ([BS7]), until it forgets them.
+    read: HashSet<InodeNumber>,
+    /// Every file counts as one of those.
+    is_read_full: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -73,11 +81,33 @@ impl Noted {
     /// Notes a file.
     pub(crate) fn note(&self, file: InodeNumber) {
         let mut files = self.shard(file).lock();
+        if !files.is_read_full {
+            files.read.insert(file);
+            files.is_read_full = files.read.len() >= NOTES_MAX;
+        }
         if files.states.len() >= NOTES_MAX && !files.states.contains_key(&file) {
             files.is_full = true;
             return;
         }
         files.states.entry(file).or_default().is_noted = true;
+    }
+
+    /// Whether the kernel has had pages of a file.
+    fn has_been_read(&self, file: InodeNumber) -> bool {
+        let files = self.shard(file).lock();
+        files.is_read_full || files.read.contains(&file)
+    }
+
+    /// The kernel has the file no more.
+    fn forget(&self, file: InodeNumber) {
+        self.shard(file).lock().read.remove(&file);
+    }
+
+    /// Whether nothing is noted and nobody drops pages.
+    fn is_settled(&self, file: InodeNumber) -> bool {
+        let files = self.shard(file).lock();
+        let state = files.states.get(&file).copied().unwrap_or_default();
+        !(state.is_dropping || state.is_noted || files.is_full)
     }
 
     /// Drops the pages of a noted file by `drop_pages`; returns when nobody drops them any more and the note is gone.
@@ -106,40 +136,80 @@ impl Noted {
 }
 
 /// A change by a client ([BS4]).
-struct Changing<'d> {
-    door: &'d Door,
+struct Changing {
+    door: Arc<Door>,
     file: InodeNumber,
     /// Registered until its pages are dropped.
-    _write: DirectWrite,
+    write: Option<DirectWrite>,
+    /// The kernel is to be told the size ([BS7]).
+    grows: bool,
 }
 
-impl Change for Changing<'_> {}
+impl Change for Changing {
+    fn ends_at_once(&mut self) -> bool {
+        let is_settled = self.door.beside.as_ref().is_none_or(|noted| noted.is_settled(self.file));
+        let ends = is_settled && !self.grows;
+        if ends {
+            self.write = None;
+        }
+        ends
+    }
+}
 
-impl Drop for Changing<'_> {
+impl Drop for Changing {
     fn drop(&mut self) {
-        self.door.settle(self.file);
+        if self.write.is_some() {
+            self.door.drop_noted_pages(self.file);
+            if self.grows
+                && let Ok(size) = self.door.fs.size(self.file)
+            {
+                self.door.kernel.tell_size(self.file, size);
+            }
+        }
     }
 }
 
 impl Caches for Door {
-    fn settle(&self, file: InodeNumber) {
+    fn settle(&self, file: InodeNumber) -> Result<()> {
+        if self.beside.as_ref().is_some_and(|noted| !noted.is_settled(file)) {
+            may_wait()?; // [BS6]
+            self.drop_noted_pages(file);
+        }
+        Ok(())
+    }
+
+    fn change(self: Arc<Self>, file: InodeNumber, bytes: Range<u64>) -> Result<Box<dyn Change>> {
+        self.settle(file)?;
+        let grows = self.beside.as_ref().is_some_and(|noted| noted.has_been_read(file)) && bytes.end > self.fs.size(file)?;
+        let write = match self.page_cache.try_begin_direct(file, bytes.clone()) {
+            Some(write) => write,
+            None => {
+                may_wait()?; // [BS6]
+                self.page_cache.begin_direct(file, bytes)
+            }
+        };
+        Ok(Box::new(Changing { door: self, file, write: Some(write), grows }))
+    }
+}
+
+impl Door {
+    fn drop_noted_pages(&self, file: InodeNumber) {
         if let Some(noted) = &self.beside {
             noted.settle(file, || self.kernel.drop_pages(file, 0..END_OF_FILES));
         }
     }
 
-    fn change(&self, file: InodeNumber, bytes: Range<u64>) -> Box<dyn Change + '_> {
-        self.settle(file);
-        let write = self.page_cache.begin_direct(file, bytes);
-        Box::new(Changing { door: self, file, _write: write })
-    }
-}
-
-impl Door {
     /// [BS3]
     pub(crate) fn note_pages(&self, file: InodeNumber) {
         if let Some(noted) = &self.beside {
             noted.note(file);
+        }
+    }
+
+    /// The kernel has dropped an inode from its memory ([BS7]).
+    pub(crate) fn forget_pages(&self, file: InodeNumber) {
+        if let Some(noted) = &self.beside {
+            noted.forget(file);
         }
     }
 
@@ -230,5 +300,16 @@ mod tests {
         noted.settle(FILE, || panic!("one drop is enough"));
         assert_eq!(is_dropped.load(SeqCst), 1);
         first.join().expect("no panic");
+    }
+
+    /// [BS6]
+    #[test]
+    fn a_note_is_not_settled_where_nobody_waits() {
+        let noted = Noted::default();
+        assert!(noted.is_settled(FILE));
+        noted.note(FILE);
+        assert!(!noted.is_settled(FILE) && noted.is_settled(InodeNumber::new(8)));
+        noted.settle(FILE, || assert!(!noted.is_settled(FILE), "while pages are dropped"));
+        assert!(noted.is_settled(FILE));
     }
 }

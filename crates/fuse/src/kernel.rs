@@ -16,6 +16,11 @@ impl Kernel {
         let _ = self.0.set(notifier);
     }
 
+    /// Whether the mount still stands.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.0.get().is_some_and(Notifier::is_connected)
+    }
+
     /// Writes back and drops the pages of a range; drops the attributes as well. This waits for requests of those pages, so only a thread
     /// that serves none may call it ([LT1] of `later.rs`).
     pub(crate) fn drop_pages(&self, file: InodeNumber, bytes: Range<u64>) {
@@ -30,6 +35,11 @@ impl Kernel {
     pub(crate) fn put_zeros(&self, file: InodeNumber, bytes: Range<u64>) {
         let zeros = vec![0; (bytes.end - bytes.start) as usize];
         self.tell("put zeros", |kernel| kernel.store(file.get(), bytes.start, &zeros));
+    }
+
+    /// Tells the kernel of a size behind the end that it knows. Does not wait for requests.
+    pub(crate) fn tell_size(&self, file: InodeNumber, size: u64) {
+        self.tell("tell a size", |kernel| kernel.store(file.get(), size, &[]));
     }
 
     /// Drops attributes, so that the kernel asks for them again. Does not wait for requests.

@@ -100,6 +100,18 @@ impl PageCache {
         fence(SeqCst);
     }
 
+    /// As [`PageCache::begin_direct`]; none, and nothing begun, if writeback would have to be waited for.
+    pub(crate) fn try_begin_direct(self: &Arc<Self>, inode: InodeNumber, bytes: Range<u64>) -> Option<DirectWrite> {
+        let mut writes = self.shard(inode).lock();
+        let write = writes.new_write(inode, bytes);
+        if writes.back.iter().any(|back| back.shares_page(&write)) {
+            return None;
+        }
+        writes.direct.push(write.clone());
+        drop(writes);
+        Some(DirectWrite { cache: Arc::clone(self), write })
+    }
+
     /// Begins a direct WRITE ([PC3]).
     pub(crate) fn begin_direct(self: &Arc<Self>, inode: InodeNumber, bytes: Range<u64>) -> DirectWrite {
         let shard = self.shard(inode);
@@ -390,5 +402,19 @@ mod tests {
         waits.recv_timeout(Duration::from_secs(60)).expect("it goes on");
         thread.join().expect("no panic");
         drop(elsewhere);
+    }
+
+    #[test]
+    fn a_direct_write_that_would_wait_for_writeback_is_not_begun() {
+        let cache = Arc::new(PageCache::default());
+        let back = cache.begin_writing_back(FILE, 0..4096);
+        assert!(cache.try_begin_direct(FILE, 100..200).is_none());
+        let other = cache.begin_writing_back(FILE, 0..4096);
+        assert_eq!(other.parts(), [0..4096], "nothing is left out");
+        drop((back, other));
+        let write = cache.try_begin_direct(FILE, 100..200).expect("nobody writes back");
+        assert_eq!(cache.begin_writing_back(FILE, 0..4096).parts(), [0..100, 200..4096]);
+        drop(write);
+        assert_eq!(cache.begin_writing_back(FILE, 0..4096).parts(), [0..4096]);
     }
 }

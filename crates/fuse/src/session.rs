@@ -35,7 +35,17 @@ const READ_AHEAD_KIB: u32 = 1024;
 /// A signal while files are open detaches the mount from the tree; requests are served until the last file is closed. A second signal
 /// aborts the connection.
 pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, ready: impl FnOnce()) -> Result<(), MountError> {
-    serve_beside(fs, mountpoint, settings, ready, |_, _| None::<()>)
+    serve_beside(fs, mountpoint, settings, ready, |_| None::<()>)
+}
+
+/// What clients beside the kernel need to know of a mount.
+pub struct Beside<'m> {
+    /// The mount.
+    pub mounted: &'m Mounted,
+    /// The kernel's pages.
+    pub caches: Arc<dyn Caches>,
+    /// Whether the mount still stands. It ends before its device number and its place can be those of another mount.
+    pub stands: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
 /// As [`serve`]; `open` lets clients reach the files beside the kernel while the mount is served (`MountSettings::direct`). What it returns
@@ -45,7 +55,7 @@ pub fn serve_beside<T>(
     mountpoint: &Path,
     settings: &MountSettings,
     ready: impl FnOnce(),
-    open: impl FnOnce(&Mounted, Arc<dyn Caches>) -> Option<T>,
+    open: impl FnOnce(Beside<'_>) -> Option<T>,
 ) -> Result<(), MountError> {
     let mountpoint = check_mountpoint(mountpoint)?;
     let failed = |source| MountError::Serve { path: mountpoint.clone(), source };
@@ -69,7 +79,10 @@ pub fn serve_beside<T>(
     // INIT is answered and a thread serves. The daemon itself never accesses its own mount: if it were killed meanwhile, the accessing
     // thread would wait forever for the dead threads, and keep the mount and the device.
     let control = mounted.as_ref().and_then(|mounted| control(fs, settings, ring_threads, mounted));
-    let beside = mounted.as_ref().filter(|_| settings.direct).and_then(|mounted| open(mounted, door));
+    let beside = mounted.as_ref().filter(|_| settings.direct).and_then(|mounted| {
+        let kernel = Arc::clone(&door);
+        open(Beside { mounted, caches: door, stands: Box::new(move || kernel.kernel.is_connected()) })
+    });
     tracing::info!(mountpoint = %mountpoint.display(), source = settings.source, mode = settings.mode.name(), ring_threads, "mounted");
     ready();
 

@@ -9,6 +9,7 @@ use crate::credentials::{Capability, Credentials, Process};
 use crate::file::{OpenFile, offset_of};
 use crate::permissions::{WRITE, is_directory, kind};
 use crate::privileges::Taken;
+use crate::quick::{QUICK_FILE_BYTES, bounded};
 use crate::refusal::Result;
 use crate::walk::{At, Held, Node, Walk};
 
@@ -225,7 +226,7 @@ impl Vfs {
             if file.kind() != file_type::REGULAR || file.must_write().is_err() {
                 return Err(Errno::INVAL.into());
             }
-            return self.resize(who, &file.attributes()?, length);
+            return self.resize(who, &file.attributes()?, length).map(drop);
         }
         let node = self.subject(process, subject)?;
         match kind(&node.attributes) {
@@ -235,18 +236,19 @@ impl Vfs {
         }
         self.must_be_writable()?;
         self.permit(who, &node.attributes, WRITE)?;
-        self.resize(who, &node.attributes, length)
+        self.resize(who, &node.attributes, length).map(drop)
     }
 
-    /// Sets the size of a file that may be written ([KV5] of `lib.rs`).
-    pub(crate) fn resize(&self, who: &Credentials, file: &Attributes, size: u64) -> Result<()> {
-        let _changing = self.changing(file.inode, size.min(self.fs.size(file.inode)?)..i64::MAX as u64); // [KV6]
+    /// Sets the size of a file that may be written ([KV5] of `lib.rs`); returns what it is then.
+    pub(crate) fn resize(&self, who: &Credentials, file: &Attributes, size: u64) -> Result<Attributes> {
+        let old = self.fs.size(file.inode)?;
+        bounded(old.saturating_sub(size), QUICK_FILE_BYTES)?; // [KV7]
+        let _changing = self.changing(file.inode, size.min(old)..i64::MAX as u64)?; // [KV6]
         let taken = Taken::by(who, file);
         self.take_capabilities(file.inode)?;
         let (kill_set_id, kill_set_group_id) = (taken.set_id, taken.set_group_id);
         let set = SetAttributes { size: Some(size), kill_set_id, kill_set_group_id, ..SetAttributes::default() };
-        self.fs.set_attributes(file.inode, &set)?;
-        Ok(())
+        Ok(self.fs.set_attributes(file.inode, &set)?)
     }
 
     fn set(&self, node: &Node<'_>, set: &SetAttributes) -> Result<()> {

@@ -1,35 +1,60 @@
 //! Pages of files that somebody else keeps ([KV6] of `lib.rs`).
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use tandemfs_format::InodeNumber;
+use tandemfs_fs::{Result, leaves_to_others};
 
 use crate::Vfs;
+use crate::mutant::{Mutant, on};
+use crate::quick::owe;
 
-/// A change in progress; dropping it ends it.
-pub trait Change {}
+/// A change in progress; dropping it ends it, and may wait.
+pub trait Change: Send {
+    /// Ends it if that needs no wait; then dropping it does nothing more. False if it goes on.
+    fn ends_at_once(&mut self) -> bool;
+}
 
 /// Keeps pages of files, which may have been changed there: the kernel behind a mount of the same file system. It asks for names and
 /// attributes each time, so only data is told.
 ///
-/// Calls may wait for requests of the mount, so they come from threads that serve none, and without locks of the file system.
+/// Calls may wait for requests of the mount, so they come from threads that serve none, and without locks of the file system. Inside of
+/// `no_wait` they return `WouldWait` instead, before they have had anything written back or dropped ([KV7]).
 pub trait Caches: Send + Sync {
     /// Has changed pages of a file written to the file system. What was stored there before the call can be read afterwards.
-    fn settle(&self, file: InodeNumber);
+    ///
+    /// # Errors
+    /// `WouldWait`.
+    fn settle(&self, file: InodeNumber) -> Result<()>;
 
     /// Begins a change of bytes by somebody else, which ends when the value is dropped. From then on nobody sees older bytes, and older bytes
     /// never reach the file system.
-    fn change(&self, file: InodeNumber, bytes: Range<u64>) -> Box<dyn Change + '_>;
+    ///
+    /// # Errors
+    /// `WouldWait`.
+    fn change(self: Arc<Self>, file: InodeNumber, bytes: Range<u64>) -> Result<Box<dyn Change>>;
+}
+
+/// A change in progress, if somebody keeps pages.
+pub(crate) struct Changing(Option<Box<dyn Change>>);
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        let Some(mut change) = self.0.take() else { return };
+        if leaves_to_others() && !on(Mutant::ChangeEndedInside) && !change.ends_at_once() {
+            owe(change); // [KV7]
+        }
+    }
 }
 
 impl Vfs {
-    pub(crate) fn settle(&self, file: InodeNumber) {
-        if let Some(caches) = &self.caches {
-            caches.settle(file);
-        }
+    pub(crate) fn settle(&self, file: InodeNumber) -> Result<()> {
+        self.caches.as_ref().map_or(Ok(()), |caches| caches.settle(file))
     }
 
-    pub(crate) fn changing(&self, file: InodeNumber, bytes: Range<u64>) -> Option<Box<dyn Change + '_>> {
-        self.caches.as_ref().map(|caches| caches.change(file, bytes))
+    pub(crate) fn changing(&self, file: InodeNumber, bytes: Range<u64>) -> Result<Changing> {
+        let begun = self.caches.as_ref().map(|caches| Arc::clone(caches).change(file, bytes));
+        Ok(Changing(begun.transpose()?))
     }
 }

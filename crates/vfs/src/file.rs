@@ -7,11 +7,12 @@ use tandemfs_device::sync::Mutex;
 use tandemfs_device::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{Attributes, DirectoryEntry, FileSystem, ReadOptions, SeekTo, WriteOptions};
+use tandemfs_fs::{Attributes, DirectoryEntry, FileSystem, ReadOptions, SeekTo, WriteOptions, leaves_to_others, may_wait};
 
 use crate::credentials::{Credentials, Process};
 use crate::mutant::{self, Mutant, Point, on};
 use crate::permissions::kind;
+use crate::quick::{QUICK_BYTES, QUICK_ENTRIES, bounded};
 use crate::walk::Node;
 use crate::{Result, Vfs};
 
@@ -168,7 +169,10 @@ impl Vfs {
     fn read_bytes(&self, file: &OpenFile, offset: u64, into: &mut [u8]) -> Result<usize> {
         file.must_read()?;
         let length = into.len().min(CALL_BYTES_MAX);
-        self.settle(file.inode); // [KV6]
+        if length as u64 > QUICK_BYTES && leaves_to_others() {
+            bounded(self.fs.size(file.inode)?.saturating_sub(offset), QUICK_BYTES)?; // [KV7]; most buffers are longer than the file
+        }
+        self.settle(file.inode)?; // [KV6]
         Ok(self.fs.read_with(file.inode, offset, &mut into[..length], ReadOptions::default())?)
     }
 
@@ -230,7 +234,8 @@ impl Vfs {
             Some(offset) => offset,
             None => self.fs.size(file.inode)?,
         };
-        let _changing = self.changing(file.inode, at..at + from.len() as u64); // [KV6]
+        bounded(from.len() as u64, QUICK_BYTES)?; // [KV7]
+        let _changing = self.changing(file.inode, at..at + from.len() as u64)?; // [KV6]
         self.leaves_reserve(who, file.inode, at, from.len() as u64)?;
         let taken = self.before_write(who, file.inode)?; // [KV5]
         let options = WriteOptions { kill_set_id: taken.set_id, ..WriteOptions::default() };
@@ -266,7 +271,8 @@ impl Vfs {
                 }
                 let to = if from == Seek::Data { SeekTo::Data } else { SeekTo::Hole };
                 let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
-                self.settle(file.inode); // [KV6]
+                may_wait()?; // [KV7]
+                self.settle(file.inode)?; // [KV6]
                 self.fs.seek(file.inode, offset, to)?.ok_or(Errno::NXIO)?
             }
         };
@@ -309,7 +315,14 @@ impl Vfs {
         if file.attributes()?.nlink == 0 {
             return Err(Errno::NOENT.into());
         }
-        Ok(self.fs.read_directory(file.inode, cookie, visit)?)
+        let (mut entries, mut is_long) = (0, Ok(()));
+        let counted = &mut |entry: &DirectoryEntry<'_>| {
+            entries += 1;
+            is_long = bounded(entries, QUICK_ENTRIES.into()); // [KV7]
+            is_long.is_ok() && visit(entry)
+        };
+        self.fs.read_directory(file.inode, cookie, counted)?;
+        Ok(is_long?)
     }
 
     /// Makes durable what was written: it is already, so this only says whether the file system has stopped.

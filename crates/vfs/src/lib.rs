@@ -6,12 +6,16 @@
 //! [KV2] A walk holds the inode at which it stands (`FileSystem::remember`), so that its number cannot be given to another file. A hold
 //!       ends with its value ([`Held`]), on every path.
 //! [KV3] A name is removed or replaced only while it stands for the inode that was checked: the file system compares under its locks
-//!       (`unlink_inode`, `rename_inodes`). Without that, a file of somebody else could come under the name between check and removal.
+//!       (`unlink_inode`, by generation as well, since nobody holds the file then; `rename_inodes`). Without that, a file of somebody else could come under the name between check and removal.
 //! [KV4] What only the kernel can decide is handed back ([`Crossed`]) before anything has changed: what lies behind an absolute link,
 //!       above the root or behind a mount point, and what a device, a pipe or a socket does when it is opened.
 //! [KV5] A change of data removes set-user-id, set-group-id and `security.capability` before the first byte changes.
 //! [KV6] Somebody else may keep pages of a file, changed ones too: the kernel behind a mount ([`Caches`]). Before data is read, what was
 //!       changed there is written to the file system; around a change of data those pages are dropped. No lock is held meanwhile.
+//! [KV7] Inside of [`no_wait`] an operation is refused, before it has changed anything, where it would wait (RULES R29), where it is two
+//!       changes (privileges that go before the data), and where it takes long by itself: more than [`QUICK_BYTES`] read or written,
+//!       [`QUICK_FILE_BYTES`] freed, [`QUICK_STEPS`] components walked, [`QUICK_ENTRIES`] entries listed; copying, allocating, looking for
+//!       holes, and moving directories always. After its change nothing of it waits: what [KV6] has still to drop is owed to the caller.
 //!
 //! Not here, because nothing below the kernel knows it: resource limits (RLIMIT_FSIZE), programs that are being executed (ETXTBSY), locks,
 //! inotify, security modules. The `fs.protected_*` rules belong to the machine; whoever opens the [`Vfs`] passes them in ([`Protected`]).
@@ -35,6 +39,7 @@ mod names;
 mod open;
 mod permissions;
 mod privileges;
+mod quick;
 mod ranges;
 mod refusal;
 mod rename;
@@ -56,6 +61,7 @@ pub use flags::{allocate_mode, rename_mode};
 pub use names::new_inode;
 pub use permissions::Protected;
 pub use privileges::keeps_set_group_id_for_its_group;
+pub use quick::{Owed, QUICK_BYTES, QUICK_ENTRIES, QUICK_FILE_BYTES, QUICK_STEPS, no_wait};
 pub use refusal::{Crossed, Refused, Result, Why};
 pub use reserve::Reserve;
 pub use space::{FileSystemSpace, NAME_BYTES_MAX, SPACE_UNIT_BYTES, statfs};

@@ -28,6 +28,12 @@ pub enum Mutant {
     DataBeforePrivileges,
     /// [KV5]: a change that is no write takes no privileges.
     PrivilegesKept,
+    /// [KV7]: what takes long is done in any case.
+    LongInside,
+    /// [KV7]: the end of a change waits inside of `no_wait`.
+    ChangeEndedInside,
+    /// [KV3]: a name is removed if its number fits, whatever file has the number by then.
+    GenerationIgnored,
 }
 
 /// Where a test interferes.

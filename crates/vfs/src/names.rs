@@ -9,8 +9,9 @@ use crate::Vfs;
 use crate::credentials::{Capability, Process};
 use crate::mutant::{self, Mutant, Point, on};
 use crate::permissions::{is_directory, kind};
+use crate::quick::{QUICK_FILE_BYTES, bounded};
 use crate::refusal::{Refused, Result};
-use crate::walk::{At, Last, Node, TRIES_MAX, Walk};
+use crate::walk::{At, Held, Last, Node, TRIES_MAX, Walk};
 
 const SET_GROUP_ID: u16 = 0o2000;
 const GROUP_EXECUTES: u16 = 0o010;
@@ -66,6 +67,16 @@ impl Vfs {
         let umask = if mode & file_type::MASK == file_type::SYMLINK { 0 } else { umask };
         let new = new_inode(directory, mode, (who.uid, who.gid), rdev, target);
         Ok(self.fs.create_under_umask(directory.inode, name, &new, umask)?)
+    }
+
+    /// Makes a regular file that is held. Permissions were checked.
+    pub(crate) fn make_file(&self, process: &Process, directory: &Attributes, name: &[u8], mode: u16) -> Result<Node<'_>> {
+        let who = &process.credentials;
+        self.leaves_reserve_to_names(who)?;
+        let (mode, umask) = self.prepared(process, directory, file_type::REGULAR | mode);
+        let new = new_inode(directory, mode, (who.uid, who.gid), 0, &[]);
+        let attributes = self.fs.create_held(directory.inode, name, &new, umask)?;
+        Ok(Node { held: Held::made(&self.fs, attributes.inode), attributes })
     }
 
     /// Walks to where a name is to be made: the name must be free. A slash behind it is for directories only.
@@ -194,12 +205,19 @@ impl Vfs {
                 return Err(if is_directory(&victim.attributes) { Errno::ISDIR } else { Errno::NOTDIR }.into());
             }
             self.permit_removal(&process.credentials, &directory.attributes, &victim.attributes, of_directory)?;
+            if victim.attributes.nlink < 2 {
+                bounded(victim.attributes.size, QUICK_FILE_BYTES)?; // [KV7]
+            }
+            let Node { held, attributes: Attributes { inode, generation, .. } } = victim;
+            // A damaged inode has no generation to compare.
+            let _held = (generation == 0).then_some(held);
             mutant::at(Point::Checked);
+            let generation = if on(Mutant::GenerationIgnored) { self.fs.attributes(inode)?.generation } else { generation };
             // [KV3]
             let removed = match of_directory {
                 false if on(Mutant::RemovedUnseen) => self.fs.unlink(directory.number(), name),
-                true => self.fs.remove_directory_inode(directory.number(), name, victim.number()),
-                false => self.fs.unlink_inode(directory.number(), name, victim.number()),
+                true => self.fs.remove_directory_inode(directory.number(), name, inode, generation),
+                false => self.fs.unlink_inode(directory.number(), name, inode, generation),
             };
             match removed {
                 Err(Error::Changed) => {}

@@ -77,11 +77,19 @@ impl Vfs {
     /// # Errors
     /// As openat(2), ETXTBSY aside. Devices and pipes are left to the kernel once permissions allow them.
     pub fn open(&self, process: &Process, at: At<'_>, path: &[u8], flags: i32, mode: u32) -> Result<OpenFile> {
+        self.open_and_stat(process, at, path, flags, mode).map(|(file, _)| file)
+    }
+
+    /// As [`Vfs::open`]; returns also what the file was like when it was opened.
+    ///
+    /// # Errors
+    /// As [`Vfs::open`].
+    pub fn open_and_stat(&self, process: &Process, at: At<'_>, path: &[u8], flags: i32, mode: u32) -> Result<(OpenFile, Attributes)> {
         let how = How::of(flags, mode)?;
         let walk = Walk::start(self, process, at, path, false)?;
         if how.rights.path_only {
             let node = walk.walk_to_end(how.follows, how.must_be_directory)?;
-            return Ok(OpenFile::new(self, &process.credentials, node, how.rights, how.flags));
+            return Ok(self.opened(process, node, &how));
         }
         if how.flags & TEMPORARY != 0 {
             return self.open_nameless(process, walk.walk_to_end(how.follows, true)?, &how);
@@ -89,7 +97,12 @@ impl Vfs {
         self.open_or_create(process, walk, how)
     }
 
-    fn open_or_create(&self, process: &Process, mut walk: Walk<'_>, mut how: How) -> Result<OpenFile> {
+    fn opened(&self, process: &Process, node: Node<'_>, how: &How) -> (OpenFile, Attributes) {
+        let attributes = node.attributes.clone();
+        (OpenFile::new(self, &process.credentials, node, how.rights, how.flags), attributes)
+    }
+
+    fn open_or_create(&self, process: &Process, mut walk: Walk<'_>, mut how: How) -> Result<(OpenFile, Attributes)> {
         loop {
             let (last, has_slash) = walk.walk_to_last()?;
             let name = match last {
@@ -105,7 +118,7 @@ impl Vfs {
             how.must_be_directory |= has_slash;
             let found = self.find_or_create(process, &walk, &name, &how)?;
             match found {
-                Found::Created(node) => return Ok(OpenFile::new(self, &process.credentials, node, how.rights, how.flags)),
+                Found::Created(node) => return Ok(self.opened(process, node, &how)),
                 Found::There(node) if node.is_link() && how.follows => walk.follow_last(&node)?,
                 Found::There(node) => return self.open_found(process, &walk, Some(node), &how),
             }
@@ -125,12 +138,8 @@ impl Vfs {
             }
             self.must_be_writable()?;
             self.permit(&process.credentials, directory, WRITE | EXECUTE)?;
-            match self.make(process, directory, name, file_type::REGULAR | how.mode, 0, &[]) {
-                Ok(attributes) => {
-                    if let Ok(held) = Held::new(&self.fs, &attributes) {
-                        return Ok(Found::Created(Node { held, attributes }));
-                    }
-                }
+            match self.make_file(process, directory, name, how.mode) {
+                Ok(node) => return Ok(Found::Created(node)),
                 Err(Refused::FileSystem(Error::Exists)) => {} // made since by somebody else
                 Err(other) => return Err(other),
             }
@@ -139,7 +148,7 @@ impl Vfs {
     }
 
     /// Opens what the walk has found: a name in the directory where it stands, or that directory.
-    fn open_found(&self, process: &Process, walk: &Walk<'_>, named: Option<Node<'_>>, how: &How) -> Result<OpenFile> {
+    fn open_found(&self, process: &Process, walk: &Walk<'_>, named: Option<Node<'_>>, how: &How) -> Result<(OpenFile, Attributes)> {
         let who = &process.credentials;
         let attributes = named.as_ref().map_or(&walk.at.attributes, |node| &node.attributes);
         if how.creates {
@@ -171,18 +180,17 @@ impl Vfs {
             _ if on(Mutant::SpecialOpened) => {}
             _ => return Err(walk.crossed(Why::SpecialFile)), // [KV4]
         }
-        if truncates {
-            self.resize(who, attributes, 0)?;
-        }
+        // Held before it changes: nothing of the call may be refused afterwards ([KV7]).
         let node = match named {
             Some(node) => node,
             None => Node { held: Held::new(&self.fs, attributes)?, attributes: attributes.clone() },
         };
-        Ok(OpenFile::new(self, &process.credentials, node, how.rights, how.flags))
+        let attributes = if truncates { self.resize(who, &node.attributes, 0)? } else { node.attributes.clone() };
+        Ok(self.opened(process, Node { attributes, ..node }, how))
     }
 
     /// O_TMPFILE.
-    fn open_nameless(&self, process: &Process, directory: Node<'_>, how: &How) -> Result<OpenFile> {
+    fn open_nameless(&self, process: &Process, directory: Node<'_>, how: &How) -> Result<(OpenFile, Attributes)> {
         let (who, directory) = (&process.credentials, &directory.attributes);
         self.must_be_writable()?;
         self.permit(who, directory, WRITE | EXECUTE)?;
@@ -191,9 +199,9 @@ impl Vfs {
         let new = crate::names::new_inode(directory, mode, (who.uid, who.gid), 0, &[]);
         let attributes: Attributes = self.fs.create_nameless(directory.inode, &new, umask)?;
         let node = Node { held: Held::made(&self.fs, attributes.inode), attributes };
-        let mut file = OpenFile::new(self, &process.credentials, node, how.rights, how.flags);
+        let (mut file, attributes) = self.opened(process, node, how);
         file.is_linkable = !how.exclusive;
-        Ok(file)
+        Ok((file, attributes))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{Attributes, SetAttributes};
+use tandemfs_fs::{Attributes, SetAttributes, may_wait};
 
 use crate::credentials::{Capability, Credentials};
 use crate::mutant::{Mutant, on};
@@ -42,6 +42,7 @@ impl Vfs {
             self.take_capabilities(file)?;
         }
         if taken.set_group_id {
+            may_wait()?; // [KV7]
             self.fs.set_attributes(file, &SetAttributes { kill_set_group_id: true, ..SetAttributes::default() })?;
         }
         Ok(taken)

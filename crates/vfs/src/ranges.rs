@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{AllocateMode, WriteOptions};
+use tandemfs_fs::{AllocateMode, WriteOptions, may_wait};
 
 use crate::Vfs;
 use crate::credentials::Process;
@@ -39,10 +39,11 @@ impl Vfs {
             return Err(Errno::FBIG.into());
         }
         let mode = allocate_mode(flags).ok_or(Errno::OPNOTSUPP)?;
+        may_wait()?; // [KV7]
         if mode != AllocateMode::Punch {
             self.leaves_reserve(who, file.inode(), offset, length)?;
         }
-        let _changing = self.changing(file.inode(), offset..offset + length); // [KV6]
+        let _changing = self.changing(file.inode(), offset..offset + length)?; // [KV6]
         self.before_change(who, file.inode())?; // [KV5]
         Ok(self.fs.allocate(file.inode(), offset, length, mode)?)
     }
@@ -87,10 +88,11 @@ impl Vfs {
         if to >= i64::MAX as u64 {
             return Err(Errno::FBIG.into());
         }
+        may_wait()?; // [KV7]
         let length = length.min(COPY_BYTES_MAX).min(i64::MAX as u64 - to);
         self.leaves_reserve(who, target.inode(), to, length)?;
-        self.settle(source.inode()); // [KV6]
-        let _changing = self.changing(target.inode(), to..to + length);
+        self.settle(source.inode())?; // [KV6]
+        let _changing = self.changing(target.inode(), to..to + length)?;
         self.before_change(who, target.inode())?; // [KV5]
         Ok(self.fs.copy_range((source.inode(), from), (target.inode(), to), length, WriteOptions::default())?)
     }

@@ -2,13 +2,14 @@
 
 use rustix::io::Errno;
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{Error, RenameMode};
+use tandemfs_fs::{Error, RenameMode, may_wait};
 
 use crate::Vfs;
 use crate::credentials::Process;
 use crate::flags::rename_mode;
 use crate::mutant::{self, Mutant, Point, on};
 use crate::permissions::{WRITE, is_directory};
+use crate::quick::{QUICK_FILE_BYTES, bounded};
 use crate::refusal::{Refused, Result};
 use crate::walk::{At, Last, Node, TRIES_MAX, Walk};
 
@@ -66,6 +67,9 @@ impl Vfs {
             return Ok(());
         }
         self.permit_rename(process, (&from.walk.at, &found), (&to.walk.at, replaced.as_ref()), mode)?;
+        if let Some(replaced) = replaced.as_ref().filter(|replaced| replaced.attributes.nlink < 2) {
+            bounded(replaced.attributes.size, QUICK_FILE_BYTES)?; // [KV7]
+        }
         mutant::at(Point::Checked);
         // [KV3]
         let inodes = (found.number(), replaced.as_ref().map(Node::number));
@@ -85,6 +89,9 @@ impl Vfs {
     ) -> Result<()> {
         let of_target = replaced.map(|replaced| is_directory(&replaced.attributes));
         let exchanges = mode == RenameMode::Exchange;
+        if from.walk.at.number() != to.walk.at.number() && (is_directory(&found.attributes) || of_target == Some(true)) {
+            may_wait()?; // [KV7]: all directories above are looked at
+        }
         match (mode, of_target) {
             (RenameMode::NoReplace, Some(_)) => return Err(Errno::EXIST.into()),
             (RenameMode::Exchange, None) => return Err(Errno::NOENT.into()),

@@ -12,6 +12,7 @@ use crate::credentials::Process;
 use crate::file::OpenFile;
 use crate::mutant::{Mutant, on};
 use crate::permissions::{EXECUTE, is_directory, kind};
+use crate::quick::{QUICK_STEPS, bounded};
 use crate::refusal::{Crossed, Refused, Result, Why};
 
 /// Longest path, in bytes without the NUL.
@@ -117,6 +118,8 @@ pub(crate) struct Walk<'w> {
     component: usize,
     next: usize,
     links: u32,
+    /// Components so far.
+    steps: u32,
 }
 
 impl<'w> Walk<'w> {
@@ -134,7 +137,7 @@ impl<'w> Walk<'w> {
         };
         let attributes = vfs.fs.attributes(start)?;
         let at = Node { held: Held::new(&vfs.fs, &attributes)?, attributes };
-        let walk = Self { vfs, process, at, path: Cow::Borrowed(path), component: 0, next: 0, links: 0 };
+        let walk = Self { vfs, process, at, path: Cow::Borrowed(path), component: 0, next: 0, links: 0, steps: 0 };
         if path.first() == Some(&b'/') { Err(walk.crossed(Why::Absolute)) } else { Ok(walk) }
     }
 
@@ -148,6 +151,8 @@ impl<'w> Walk<'w> {
             if !is_directory(&self.at.attributes) {
                 return Err(Errno::NOTDIR.into());
             }
+            self.steps += 1;
+            bounded(self.steps.into(), QUICK_STEPS.into())?; // [KV7]
             self.vfs.permit(&self.process.credentials, &self.at.attributes, EXECUTE)?;
             let end = path.iter().position(|byte| *byte == b'/').unwrap_or(path.len());
             let after = path[end..].iter().position(|byte| *byte != b'/').map_or(path.len(), |slashes| end + slashes);

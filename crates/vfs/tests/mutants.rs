@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use support::{ROOT, directory, empty, file, link, root, user};
 use tandemfs_format::InodeNumber;
 use tandemfs_vfs::mutant::{self, Mutant, Point};
-use tandemfs_vfs::{OpenFile, Process, Refused, Result, Subject, Vfs, Why};
+use tandemfs_vfs::{OpenFile, Process, Refused, Result, Subject, Vfs, Why, no_wait};
 
 /// Finds something where a bug is.
 type Scene = fn() -> std::result::Result<(), String>;
@@ -216,4 +216,127 @@ fn every_change_takes_privileges() {
         holds(mode == 0o777, "a hole was punched into a set-user-id program")
     }
     is_caught(Mutant::PrivilegesKept, scene);
+}
+
+/// `f` of bob in a sticky directory is removed after it was checked, and alice makes one of her own, which gets its number.
+#[test]
+fn a_name_is_removed_only_for_the_file_that_was_checked() {
+    fn scene() -> std::result::Result<(), String> {
+        let vfs = empty();
+        let (alice, bob) = (user(1001, &[]), user(1002, &[]));
+        directory(&vfs, &root(), b"tmp", 0o1777);
+        drop(file(&vfs, &bob, b"tmp/f", 0o666));
+        let number = |vfs: &Vfs| vfs.stat(&root(), Subject::unfollowed(ROOT, b"tmp/f")).expect("there").inode;
+        let first = number(&vfs);
+        at_point(Point::Checked, &vfs, move |vfs| {
+            vfs.file_system().unlink(vfs.stat(&root(), Subject::unfollowed(ROOT, b"tmp")).expect("there").inode, b"f").expect("removed");
+            vfs.file_system().checkpoint().expect("done"); // gives its number back
+            drop(file(vfs, &user(1001, &[]), b"tmp/f", 0o666));
+            assert_eq!(number(vfs), first, "the same number");
+        });
+        let result = vfs.unlink(&bob, ROOT, b"tmp/f");
+        holds(is_owned_by(&vfs, b"tmp/f", alice.credentials.uid), "the file of somebody else was removed")?;
+        is_refused(result, Errno::PERM, "refused for another reason")
+    }
+    is_caught(Mutant::GenerationIgnored, scene);
+}
+
+fn would_wait<T>((result, _): (Result<T>, tandemfs_vfs::Owed), otherwise: &str) -> std::result::Result<(), String> {
+    holds(matches!(result, Err(Refused::FileSystem(tandemfs_fs::Error::WouldWait))), otherwise)
+}
+
+#[test]
+fn what_takes_long_is_refused_where_nobody_waits() {
+    fn scene() -> std::result::Result<(), String> {
+        let vfs = empty();
+        let opened = file(&vfs, &root(), b"f", 0o644);
+        let long = vec![7; tandemfs_vfs::QUICK_BYTES as usize + 1];
+        let (short, mut into) = (&long[1..], vec![0; 1 << 20]);
+        would_wait(no_wait(|| vfs.write_at(&root(), &opened, 0, &long, 0)), "a long write was done")?;
+        assert_eq!(opened.attributes().expect("there").size, 0, "and changed nothing");
+        assert_eq!(no_wait(|| vfs.write_at(&root(), &opened, 0, short, 0)).0.ok(), Some(short.len()), "a short one is done");
+        assert_eq!(no_wait(|| vfs.read_at(&opened, 0, &mut into)).0.ok(), Some(short.len()), "a long buffer, and a short file");
+        vfs.write_at(&root(), &opened, 0, &long, 0).expect("written");
+        would_wait(no_wait(|| vfs.read_at(&opened, 0, &mut into)), "a long read was done")?;
+        let stat = |steps: usize| {
+            let path = [b"./".repeat(steps - 1), b"f".to_vec()].concat();
+            no_wait(|| vfs.stat(&root(), Subject::unfollowed(ROOT, &path)))
+        };
+        would_wait(stat(tandemfs_vfs::QUICK_STEPS as usize + 1), "a long path was walked")?;
+        assert!(stat(tandemfs_vfs::QUICK_STEPS as usize).0.is_ok());
+        let list = || {
+            let root_directory = vfs.open(&root(), ROOT, b".", libc::O_RDONLY, 0).expect("opened");
+            no_wait(|| vfs.read_directory_behind(&root_directory, 0, &mut |_| true))
+        };
+        assert!(list().0.is_ok());
+        (0..tandemfs_vfs::QUICK_ENTRIES).for_each(|number| drop(file(&vfs, &root(), format!("n{number}").as_bytes(), 0o644)));
+        would_wait(list(), "a long listing was made")?;
+        vfs.write_at(&root(), &opened, tandemfs_vfs::QUICK_FILE_BYTES as i64, b"x", 0).expect("written");
+        would_wait(no_wait(|| vfs.truncate(&root(), Subject::Open(&opened), 0)), "a long file was cut")?;
+        would_wait(no_wait(|| vfs.unlink(&root(), ROOT, b"f")), "a long file was removed")?;
+        would_wait(no_wait(|| vfs.rename(&root(), (ROOT, b"n1"), (ROOT, b"f"), 0)), "a long file was replaced")?;
+        Ok(())
+    }
+    is_caught(Mutant::LongInside, scene);
+}
+
+/// Pages that come in during every change; notes whether its end waits inside of `no_wait`.
+#[derive(Default)]
+struct Busy(std::sync::atomic::AtomicU32);
+
+impl tandemfs_vfs::Caches for Busy {
+    fn settle(&self, _: InodeNumber) -> tandemfs_fs::Result<()> {
+        Ok(())
+    }
+
+    fn change(self: std::sync::Arc<Self>, _: InodeNumber, _: std::ops::Range<u64>) -> tandemfs_fs::Result<Box<dyn tandemfs_vfs::Change>> {
+        Ok(Box::new(Changed(self)))
+    }
+}
+
+struct Changed(std::sync::Arc<Busy>);
+
+impl tandemfs_vfs::Change for Changed {
+    fn ends_at_once(&mut self) -> bool {
+        false
+    }
+}
+
+impl Drop for Changed {
+    fn drop(&mut self) {
+        let is_inside = u32::from(tandemfs_fs::leaves_to_others());
+        self.0.0.fetch_add(1 + (is_inside << 8), std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn the_end_of_a_change_is_owed_where_nobody_waits() {
+    fn scene() -> std::result::Result<(), String> {
+        let busy = std::sync::Arc::new(Busy::default());
+        let vfs = empty().beside(std::sync::Arc::clone(&busy) as std::sync::Arc<dyn tandemfs_vfs::Caches>);
+        let opened = file(&vfs, &root(), b"f", 0o644);
+        let ended = || busy.0.load(std::sync::atomic::Ordering::SeqCst);
+        let (done, owed) = no_wait(|| vfs.write_at(&root(), &opened, 0, b"bytes", 0));
+        assert_eq!(done.ok(), Some(5));
+        holds(ended() == 0 && !owed.is_nothing(), "the poller waited for pages")?;
+        drop(owed);
+        holds(ended() == 1, "a change did not end")?;
+        vfs.write_at(&root(), &opened, 0, b"bytes", 0).expect("written");
+        holds(ended() == 2, "a change that may wait did not end")
+    }
+    is_caught(Mutant::ChangeEndedInside, scene);
+}
+
+/// Privileges go before the data, by a change of their own: both or none where nobody waits.
+#[test]
+fn two_changes_are_refused_before_the_first() {
+    let vfs = empty();
+    let opened = file(&vfs, &root(), b"f", 0o755);
+    let (process, capability) = (user(7, &[]), [&[0, 0, 0, 2][..], &[0; 16]].concat()); // of version 2
+    vfs.set_extended_attribute(&root(), Subject::Open(&opened), b"security.capability", &capability, 0).expect("set");
+    let writes = || vfs.write_at(&process, &opened, 0, b"x", 0);
+    would_wait(no_wait(writes), "two changes").expect("refused");
+    assert_eq!(vfs.extended_attribute(&root(), Subject::Open(&opened), b"security.capability").expect("kept").len(), 20);
+    assert_eq!(writes().ok(), Some(1));
+    assert_eq!(no_wait(writes).0.ok(), Some(1), "one change");
 }

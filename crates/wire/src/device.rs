@@ -4,7 +4,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno as SystemError;
 
@@ -43,6 +43,13 @@ impl Channel {
     pub(crate) fn set_polled(&self) -> io::Result<()> {
         let flags = fcntl_getfl(&self.0)?;
         Ok(fcntl_setfl(&self.0, flags | OFlags::NONBLOCK)?)
+    }
+
+    /// Whether the kernel has not ended the connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        let mut channel = [PollFd::new(&self.0, PollFlags::empty())];
+        let polled = rustix::io::retry_on_intr(|| poll(&mut channel, Some(&Timespec::default())));
+        polled.is_ok() && !channel[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL)
     }
 
     /// Reads one request. `None`: the connection has ended.

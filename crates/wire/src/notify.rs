@@ -76,6 +76,11 @@ impl Notifier {
         Self { channel: Arc::downgrade(channel), retrievals: Arc::downgrade(retrievals), minor: agreed.minor }
     }
 
+    /// Whether the connection still stands: it ends before the device number of the mount is given to another.
+    pub fn is_connected(&self) -> bool {
+        self.channel.upgrade().is_some_and(|channel| channel.is_connected())
+    }
+
     /// Invalidates the attributes of a node and the given pages.
     pub fn invalidate_inode(&self, node: u64, contents: Contents) -> Result<(), NotifyError> {
         let signed = |value: u64| i64::try_from(value).map_err(|_| NotifyError::Invalid);

@@ -194,6 +194,27 @@ fn a_mapping_sees_the_door_and_is_seen_by_it() {
     ended(&place, mount, door);
 }
 
+/// A mapping does not ask for the size of its file.
+#[test]
+fn regression_a_mapping_of_another_process_reaches_what_the_door_appends() {
+    let (place, mount, mut door) = opened("");
+    fs::write(mount.path("grows"), vec![b'.'; 4096]).expect("written");
+    let file = OpenOptions::new().read(true).write(true).open(mount.path("grows")).expect("opened");
+    let mapping = mapping::Mapped::new(file.as_fd(), 64 << 10);
+    assert_eq!(mapping.load(4000, 2), b"..");
+    let handle = door.open("grows", libc::O_WRONLY | libc::O_APPEND, 0).expect("opened");
+    for round in 1..16_u64 {
+        door.write(handle, 0, &pattern(round, 4096)).expect("appended");
+        // Nothing but the mapping is asked; SIGBUS would end this test.
+        assert!(mapping.load(round as usize * 4096, 4096) == pattern(round, 4096), "round {round}");
+    }
+    door.call(&Operation::Truncate { subject: Subject::Open(handle), length: 5000 }).expect("cut");
+    door.call(&Operation::Truncate { subject: Subject::Open(handle), length: 20_000 }).expect("longer");
+    assert!(mapping.load(5000, 15_000).iter().all(|byte| *byte == 0), "what was cut off does not come back");
+    drop((mapping, file));
+    ended(&place, mount, door);
+}
+
 #[test]
 fn what_the_kernel_has_to_do_goes_back() {
     let (place, mount, mut door) = opened("");
@@ -276,6 +297,75 @@ fn what_a_killed_client_had_open_is_given_back() {
     std::thread::sleep(std::time::Duration::from_millis(50));
     hammer.kill();
     ended(&place, mount, door.into_inner());
+}
+
+/// The middle and the worst of the times of a call, in microseconds.
+fn times(door: &mut Door, during: std::time::Duration) -> (u128, u128) {
+    let (start, mut times) = (std::time::Instant::now(), Vec::new());
+    while start.elapsed() < during {
+        let begun = std::time::Instant::now();
+        door.stat("kept").expect("there");
+        times.push(begun.elapsed().as_nanos());
+    }
+    times.sort_unstable();
+    (times[times.len() / 2] / 1000, times[times.len() * 99 / 100] / 1000)
+}
+
+/// Hostile and stopped clients: others go on. Their times are printed; that they do not wait for those clients is what is asserted.
+#[test]
+fn others_do_not_wait_for_hostile_or_stopped_clients() {
+    let (place, mount, mut door) = opened("");
+    door.make("kept", b"kept").expect("made");
+    let during = std::time::Duration::from_millis(600);
+    let (middle, worst) = times(&mut door, during);
+    println!("alone: p50 {middle}, p99 {worst} us");
+    let mut hostile = Child::start("lies-again-and-again", mount.root(), None);
+    hostile.says("began");
+    let (middle, worst) = times(&mut door, during);
+    println!("beside a client that lies: p50 {middle}, p99 {worst} us");
+    assert!(worst < 2_000_000, "{worst} us: longer than the scheduler of a busy machine takes");
+    hostile.kill();
+    let mut long = Child::start("asks-for-much", mount.root(), None);
+    long.says("began");
+    let (middle, worst) = times(&mut door, during);
+    println!("beside a client whose requests are long: p50 {middle}, p99 {worst} us");
+    assert!(worst < 2_000_000, "{worst} us");
+    long.kill();
+    let mut stopped = Child::start("hammers", mount.root(), None);
+    stopped.says("began");
+    stopped.stop();
+    let (middle, worst) = times(&mut door, during);
+    println!("beside a client that is stopped: p50 {middle}, p99 {worst} us");
+    assert!(worst < 2_000_000, "{worst} us");
+    door.make("kept", b"again").expect("made");
+    ended(&place, mount, door); // with the stopped client connected
+    stopped.kill();
+    let log = fs::read_to_string(place.path("log")).expect("a log");
+    assert!(log.contains("what no program sends"), "{log}");
+}
+
+/// A socket of a daemon whose mount has ended, at a place and with a device number that another mount has now.
+#[test]
+fn a_daemon_whose_mount_is_detached_lets_nobody_in() {
+    let (place, mount, door) = opened("");
+    let (socket, root) = (socket_of(mount.root()), root_of(mount.root()));
+    let held = File::create(mount.path("held")).expect("made");
+    let refusal_of = |root: &std::os::fd::OwnedFd| {
+        let (_socket, answer, _) = say(&socket, &Hello::new(1, 4096).encode(), Some(root.as_fd()));
+        match Reception::decode(&answer).expect("a reception") {
+            Reception::Refusal(refusal) => Some(refusal.errno),
+            Reception::Welcome(_) => None,
+        }
+    };
+    assert_eq!(refusal_of(&root), None, "while it stands");
+    let umount = std::process::Command::new("umount").arg("-l").arg(mount.root()).status().expect("it runs");
+    assert!(umount.success());
+    // Served until its last file is closed, but at no place.
+    assert_eq!(refusal_of(&root), Some(libc::EOPNOTSUPP));
+    drop((held, root, door));
+    assert!(mount.daemon_ends_within(std::time::Duration::from_secs(20)), "nobody has a file of it");
+    drop(mount);
+    place.check();
 }
 
 #[test]

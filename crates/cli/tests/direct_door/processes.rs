@@ -47,6 +47,12 @@ impl Child {
         panic!("it never said '{word}'");
     }
 
+    /// Stops it until it is killed.
+    pub fn stop(&self) {
+        let process = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(process, rustix::process::Signal::STOP).expect("stopped");
+    }
+
     pub fn kill(mut self) {
         self.child.kill().expect("killed");
         self.child.wait().expect("ended");
@@ -67,6 +73,8 @@ fn child() {
     let connected = Door::at(&socket, &mountpoint);
     match std::env::var(ROLE).expect("a role").as_str() {
         "lies" => lie(connected.expect("let in")),
+        "lies-again-and-again" => lie_again_and_again(connected.expect("let in"), &socket, &mountpoint),
+        "asks-for-much" => ask_for_much(connected.expect("let in")),
         "holds" => hold(connected.expect("let in")),
         "hammers" => hammer(connected.expect("let in")),
         "other-user" => be_another_user(connected.expect("let in")),
@@ -88,6 +96,36 @@ fn lie(mut door: Door) {
     let start = std::time::Instant::now();
     while door.stat("lied") != Err(Failure::Ended) {
         assert!(start.elapsed() < Duration::from_secs(5), "still served");
+    }
+}
+
+/// A connection a lie.
+fn lie_again_and_again(mut door: Door, socket: &Path, mountpoint: &Path) {
+    println!("began");
+    loop {
+        for number in [3, 4, 9, 17] {
+            let _ended = door.call_raw(&Request { handle: 0, arguments: [u64::MAX; 7], ..Request::new(number) });
+        }
+        door = loop {
+            if let Ok(door) = Door::at(socket, mountpoint) {
+                break door;
+            }
+        };
+    }
+}
+
+/// Requests that are as long as requests may be.
+fn ask_for_much(mut door: Door) {
+    println!("began");
+    let (own, long) = (format!("much-{}", std::process::id()), vec![7; 1 << 20]);
+    let path = format!("{}{own}", "./".repeat(1900));
+    loop {
+        door.make(&own, &long).expect("made");
+        assert_eq!(door.contents(&own).expect("read").len(), long.len());
+        let stat = |path: tandemfs_ring::Range| Operation::Stat {
+            subject: tandemfs_protocol::Subject::Path { at: Place::Root, path: Text::There(path), flags: 0 },
+        };
+        door.call_with(path.as_bytes(), 0, stat).expect("there");
     }
 }
 

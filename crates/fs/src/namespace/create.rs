@@ -52,7 +52,22 @@ impl FileSystem {
         if !file_type::ALL.contains(&kind) {
             return Err(Error::InvalidArgument("the mode names no type of file"));
         }
-        self.with_room(|| self.create_entry(parent, name, new, umask))
+        self.with_room(|| self.create_entry(parent, name, new, umask, 0))
+    }
+
+    /// As [`FileSystem::create_under_umask`], of a regular file for a holder, who releases it with [`FileSystem::forget`]: the file is held
+    /// before anybody else can find it.
+    ///
+    /// # Errors
+    /// As [`FileSystem::create_under_umask`]; `InvalidArgument` for any type but a regular file.
+    pub fn create_held(&self, parent: InodeNumber, name: &[u8], new: &NewInode<'_>, umask: u16) -> Result<Attributes> {
+        let _counted = counted(&self.volume.live.operations.create);
+        self.volume.health.check_writable()?;
+        check_name(name)?;
+        if new.mode & file_type::MASK != file_type::REGULAR {
+            return Err(Error::InvalidArgument("only a regular file is opened where it is made"));
+        }
+        self.with_room(|| self.create_entry(parent, name, new, umask, 1))
     }
 
     /// Creates a file without a name (`O_TMPFILE`) for a holder, who releases it with [`FileSystem::forget`]. [`FileSystem::link`] names
@@ -140,7 +155,7 @@ impl FileSystem {
         self.inodes.remove(file);
     }
 
-    fn create_entry(&self, parent: InodeNumber, name: &[u8], new: &NewInode<'_>, umask: u16) -> Result<Attributes> {
+    fn create_entry(&self, parent: InodeNumber, name: &[u8], new: &NewInode<'_>, umask: u16, holds: u64) -> Result<Attributes> {
         let (volume, kind) = (&self.volume, new.mode & file_type::MASK);
         let directory = self.inode(parent)?;
         let mut locked = directory.state.write()?;
@@ -192,6 +207,9 @@ impl FileSystem {
             return Err(error);
         }
 
+        if holds > 0 {
+            self.inodes.hold(number, holds);
+        }
         parent_state.inode = parent_new;
         index.inserted(insertion);
         self.inodes.recount_index(index);

@@ -23,6 +23,7 @@ use crate::mutant::{Mutant, on};
 use crate::statistics::counted;
 use crate::types::{Attributes, Home, SetAttributeMode, SetExtendedAttribute};
 use crate::volume::{Owner, Tx, now};
+use crate::wait::may_wait;
 
 /// The file capabilities, which the kernel grants to a program when it is executed.
 const CAPABILITY: (Namespace, &[u8]) = (Namespace::Security, b"capability");
@@ -314,6 +315,7 @@ impl FileSystem {
         if !self.with_attributes(&file, found)? {
             return Ok(());
         }
+        may_wait()?; // a change follows, so these are two ([NW4] of `wait.rs`)
         match self.remove_extended_attribute(number, &[namespace.prefix().as_bytes(), name].concat()) {
             Err(Error::NoData) => Ok(()),
             other => other,

@@ -39,13 +39,14 @@ impl FileSystem {
         self.remove_name(parent, name, None, false)
     }
 
-    /// As [`FileSystem::unlink`], if the name still stands for this inode, which the caller holds.
+    /// As [`FileSystem::unlink`], if the name still stands for this inode of this generation, so that the caller need not hold it: a file
+    /// that nobody holds is removed by the same transaction. A damaged inode is compared by its number alone, so the caller holds it.
     ///
     /// # Errors
     /// As [`FileSystem::unlink`]; `Changed`.
-    pub fn unlink_inode(&self, parent: InodeNumber, name: &[u8], inode: InodeNumber) -> Result<()> {
+    pub fn unlink_inode(&self, parent: InodeNumber, name: &[u8], inode: InodeNumber, generation: u32) -> Result<()> {
         let _counted = counted(&self.volume.live.operations.unlink);
-        self.remove_name(parent, name, Some(inode), false)
+        self.remove_name(parent, name, Some((inode, generation)), false)
     }
 
     /// Removes an empty directory.
@@ -57,16 +58,16 @@ impl FileSystem {
         self.remove_name(parent, name, None, true)
     }
 
-    /// As [`FileSystem::remove_directory`], if the name still stands for this inode, which the caller holds.
+    /// As [`FileSystem::remove_directory`], if the name still stands for this inode; see [`FileSystem::unlink_inode`].
     ///
     /// # Errors
     /// As [`FileSystem::remove_directory`]; `Changed`.
-    pub fn remove_directory_inode(&self, parent: InodeNumber, name: &[u8], inode: InodeNumber) -> Result<()> {
+    pub fn remove_directory_inode(&self, parent: InodeNumber, name: &[u8], inode: InodeNumber, generation: u32) -> Result<()> {
         let _counted = counted(&self.volume.live.operations.rmdir);
-        self.remove_name(parent, name, Some(inode), true)
+        self.remove_name(parent, name, Some((inode, generation)), true)
     }
 
-    fn remove_name(&self, parent: InodeNumber, name: &[u8], expected: Option<InodeNumber>, want_directory: bool) -> Result<()> {
+    fn remove_name(&self, parent: InodeNumber, name: &[u8], expected: Option<(InodeNumber, u32)>, want_directory: bool) -> Result<()> {
         let volume = &self.volume;
         volume.health.check_writable()?;
         check_name(name)?;
@@ -74,7 +75,7 @@ impl FileSystem {
         loop {
             let Some(found) = self.find(&directory, name)? else { return Err(Error::NotFound) };
             // The entry that was found is found again under the locks, or searched anew.
-            if expected.is_some_and(|inode| inode != found.dentry.inode) {
+            if expected.is_some_and(|(inode, _)| inode != found.dentry.inode) {
                 return Err(Error::Changed);
             }
             let target = match self.inode_of(&directory, name, &found) {
@@ -94,6 +95,10 @@ impl FileSystem {
             let now = self.index(parent, locked.get_mut(parent))?.find(volume, owner, name)?;
             if (now.as_ref() != Some(&found) || locked.get(target.number).removed) && !on(Mutant::NamesNotRevalidated) {
                 continue;
+            }
+            // The number may have been another file's when the caller looked.
+            if expected.is_some_and(|(_, generation)| generation != locked.get(target.number).inode.generation) {
+                return Err(Error::Changed);
             }
             let is_directory = locked.get(target.number).inode.is_directory();
             match (is_directory, want_directory) {
@@ -253,6 +258,17 @@ impl FileSystem {
         tx.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
         self.mark_removed(&target, &mut state);
         Ok(())
+    }
+
+    /// Whether files wait for [`FileSystem::remove_left_behind`].
+    pub fn has_left_behind(&self) -> bool {
+        !self.late_orphans.lock().is_empty()
+    }
+
+    /// Removes files whose last holder went inside of `no_wait` ([NW5] of `wait.rs`), for callers that may wait. Otherwise the background
+    /// thread does it.
+    pub fn remove_left_behind(&self) {
+        self.remove_late_orphans();
     }
 
     /// Removes orphans whose last holder went while their last name was removed.

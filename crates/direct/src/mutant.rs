@@ -1,0 +1,52 @@
+//! Deliberate bugs, which show that the tests of this crate can fail (`docs/TESTING.md`). Without the feature `mutants` every switch is `false`
+//! at compile time; no program enables it. The selected bug is that of the whole process, whose threads serve.
+
+/// A deliberate bug and the rule that it breaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "mutants", allow(missing_docs))]
+#[repr(u8)]
+pub enum Mutant {
+    #[cfg(feature = "mutants")]
+    None,
+    /// [SRV1]: the poller runs an operation that may wait.
+    PollerWaits,
+    /// [SRV2]: a file gets its number while its call can still be refused.
+    NumberedEarly,
+    /// [SRV3]: files whose last holder went are left to the background thread.
+    FilesLeft,
+    /// [SRV3]: an answer comes before pages of the mount are dropped.
+    AnsweredBeforeOwed,
+    /// [D1]: the number of open files is not bounded.
+    FilesUnbounded,
+    /// [D1]: the memory of all clients is not bounded.
+    MemoryUnbounded,
+    /// [D3]: open files of a client stay open behind its end.
+    FilesOutliveClients,
+    /// [CRD1]: credentials are those of the greeting for ever.
+    CredentialsKept,
+    /// [CRD2]: any root directory of a mount will do.
+    AnyRoot,
+    /// [CRD2]: it is not asked whether the mount still stands.
+    MountNotAsked,
+    /// [CRD3]: a mount that was made read-only is served as before.
+    ReadOnlyServed,
+}
+
+#[cfg(feature = "mutants")]
+static SELECTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(Mutant::None as u8);
+
+/// Selects the bug of this process; [`Mutant::None`] for none.
+#[cfg(feature = "mutants")]
+pub fn select(mutant: Mutant) {
+    SELECTED.store(mutant as u8, std::sync::atomic::Ordering::SeqCst);
+}
+
+#[cfg(feature = "mutants")]
+pub(crate) fn on(mutant: Mutant) -> bool {
+    SELECTED.load(std::sync::atomic::Ordering::Relaxed) == mutant as u8
+}
+
+#[cfg(not(feature = "mutants"))]
+pub(crate) const fn on(_: Mutant) -> bool {
+    false
+}

@@ -1,0 +1,367 @@
+//! The server of the direct door in this process, in front of a file system in memory: what waits holds nobody up, limits, who is let in. A
+//! deliberate bug for each rule, and a scene that finds it; without a bug each scene finds nothing.
+//!
+//! The server believes that its mount is `/proc`, whose root has the number that a root has. Clients are of this process, so a server has one
+//! at a time. The bug is that of the process: the tests run one after the other.
+
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tandemfs_client::{ConnectError, Errno, Error, Mount, OpenOptions, Options, Tree};
+use tandemfs_crash::{Access, MemoryDevice, StuckDevice};
+use tandemfs_device::{Drive, PersistenceDomain};
+use tandemfs_direct::mutant::{self, Mutant};
+use tandemfs_direct::{Entrants, Limits, MountIdentity, Server};
+use tandemfs_format::InodeNumber;
+use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, leaves_to_others, make_file_system};
+use tandemfs_vfs::{Caches, Change, QUICK_BYTES, Settings, Vfs};
+
+/// Longer than anything takes that does not wait.
+const LIMIT: Duration = Duration::from_secs(20);
+/// How long a scene waits for what a bug prevents.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+type Found = Result<(), String>;
+
+fn run(bug: Mutant, scene: fn() -> Found) -> Found {
+    mutant::select(bug);
+    let result = catch_unwind(AssertUnwindSafe(scene));
+    mutant::select(Mutant::None);
+    result.unwrap_or_else(|panic| Err(format!("panic: {}", panic.downcast_ref::<String>().map_or("?", String::as_str))))
+}
+
+#[track_caller]
+fn is_caught(bug: Mutant, scene: fn() -> Found) {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    assert_eq!(run(Mutant::None, scene), Ok(()), "without a bug");
+    if bug != Mutant::None {
+        match run(bug, scene) {
+            Err(what) => println!("{bug:?}: {what}"),
+            Ok(()) => panic!("{bug:?} escaped"),
+        }
+    }
+}
+
+fn holds(is_so: bool, otherwise: &str) -> Found {
+    if is_so { Ok(()) } else { Err(otherwise.into()) }
+}
+
+struct Scene {
+    // The server ends before its device is released, and releasing ends what is stuck.
+    stuck: Arc<StuckDevice>,
+    server: Server,
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.stuck.release();
+    }
+}
+
+fn limits() -> Limits {
+    Limits { threads: 4, ..Limits::default() }
+}
+
+fn scene_beside(limits: Limits, caches: Option<Arc<dyn Caches>>, stands: bool) -> Scene {
+    let device = MemoryDevice::new(32 << 20, 16 << 20, PersistenceDomain::Gpf);
+    make_file_system(&Drive::new(Arc::new(device.clone())), &FormatOptions::default()).expect("formats");
+    let stuck = StuckDevice::new(device);
+    let fs = FileSystem::mount(Drive::new(stuck.clone()), &MountOptions::default()).expect("mounts");
+    let vfs = Vfs::new(Arc::new(fs), Settings::default());
+    let vfs = match caches {
+        Some(caches) => vfs.beside(caches),
+        None => vfs,
+    };
+    let place = rustix::fs::stat("/proc").expect("there");
+    let mount = MountIdentity {
+        major: rustix::fs::major(place.st_dev),
+        minor: rustix::fs::minor(place.st_dev),
+        mountpoint: "/proc".into(),
+        user: rustix::process::geteuid().as_raw(),
+        is_read_only: true, // /proc may be
+    };
+    let server = Server::start(vfs, mount, Box::new(move || stands), Entrants::Everybody, limits).expect("starts");
+    Scene { stuck, server }
+}
+
+fn scene(limits: Limits) -> Scene {
+    scene_beside(limits, None, true)
+}
+
+impl Scene {
+    fn connect_with(&self, root: &str, options: &Options) -> Result<Mount, ConnectError> {
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket");
+        rustix::net::connect(&socket, &SocketAddrUnix::new(self.server.socket()).expect("an address")).expect("connected");
+        let root: OwnedFd = rustix::fs::open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).expect("there");
+        Mount::over(socket, root.as_fd(), options)
+    }
+
+    fn connect(&self) -> Mount {
+        self.connect_with("/proc", &Options::default()).expect("let in")
+    }
+}
+
+fn refusal(result: Result<Mount, ConnectError>) -> Result<i32, String> {
+    match result {
+        Ok(_) => Err("let in".into()),
+        Err(ConnectError::Refused { errno, .. }) => Ok(errno),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+fn used(mount: &Mount) -> u64 {
+    let space = mount.space().expect("told");
+    space.files - space.files_free
+}
+
+#[test]
+fn what_waits_for_the_drive_holds_nobody_up() {
+    fn found() -> Found {
+        let scene = scene(limits());
+        let mount = scene.connect();
+        let file = OpenOptions::new().read(true).write(true).create(true).open(&mount, "blocks").expect("made");
+        file.write_all_at(&vec![7; 1 << 20], 0).expect("written");
+        drop(mount.create("other").expect("made"));
+        scene.stuck.set_trap(Access::Read, 1);
+        let (waiting, other) = (mount.clone(), mount.clone());
+        let reader = std::thread::spawn(move || {
+            let _open = waiting;
+            let mut bytes = [0; 4096];
+            file.read_exact_at(&mut bytes, 8192).map(|()| bytes)
+        });
+        assert!(scene.stuck.is_stuck_within(LIMIT), "nothing is stuck");
+        let (sender, receiver) = channel();
+        let looks = std::thread::spawn(move || {
+            for round in 0..100 {
+                other.attributes("other").expect("there");
+                drop(other.create(format!("made-{round}")).expect("made"));
+                other.unlink(format!("made-{round}")).expect("removed");
+            }
+            sender.send(()).expect("somebody listens");
+        });
+        let answered = receiver.recv_timeout(PATIENCE * 3).is_ok();
+        scene.stuck.release();
+        looks.join().expect("ended");
+        assert_eq!(reader.join().expect("ended"), Ok([7; 4096]), "and is answered in the end");
+        holds(answered, "another request waited for the drive as well")
+    }
+    is_caught(Mutant::PollerWaits, found);
+}
+
+#[test]
+fn a_removed_file_is_gone_when_its_closer_goes_on() {
+    fn found() -> Found {
+        let scene = scene(limits());
+        let mount = scene.connect();
+        drop(mount.create("first").expect("made"));
+        let before = used(&mount);
+        for round in 0..20 {
+            let name = format!("removed-{round}");
+            let file = OpenOptions::new().write(true).create(true).open(&mount, &name).expect("made");
+            file.write_all_at(&[1; 5000], 0).expect("written");
+            mount.unlink(&name).expect("removed");
+            file.close().expect("closed");
+            drop(mount.create("new").expect("made"));
+            mount.rename("new", "first").expect("replaced");
+            if used(&mount) != before {
+                return Err("a removed file still takes its place".into());
+            }
+        }
+        Ok(())
+    }
+    is_caught(Mutant::FilesLeft, found);
+}
+
+/// Pages that always come in during a change.
+#[derive(Default)]
+struct Busy {
+    is_dropped: AtomicBool,
+    has_waited_inside: AtomicBool,
+}
+
+struct Changed(Arc<Busy>);
+
+impl Change for Changed {
+    fn ends_at_once(&mut self) -> bool {
+        false
+    }
+}
+
+impl Drop for Changed {
+    fn drop(&mut self) {
+        if leaves_to_others() {
+            self.0.has_waited_inside.store(true, SeqCst);
+        }
+        self.0.is_dropped.store(true, SeqCst);
+    }
+}
+
+impl Caches for Busy {
+    fn settle(&self, _: InodeNumber) -> tandemfs_fs::Result<()> {
+        Ok(())
+    }
+
+    fn change(self: Arc<Self>, _: InodeNumber, _: Range<u64>) -> tandemfs_fs::Result<Box<dyn Change>> {
+        Ok(Box::new(Changed(self)))
+    }
+}
+
+#[test]
+fn pages_are_dropped_before_the_answer_and_not_by_the_poller() {
+    fn found() -> Found {
+        let busy = Arc::new(Busy::default());
+        let scene = scene_beside(limits(), Some(Arc::clone(&busy) as Arc<dyn Caches>), true);
+        let mount = scene.connect();
+        let file = OpenOptions::new().write(true).create(true).open(&mount, "f").expect("made");
+        for _ in 0..20 {
+            busy.is_dropped.store(false, SeqCst);
+            file.write_all_at(&[1; 100], 0).expect("written");
+            if !busy.is_dropped.load(SeqCst) {
+                return Err("answered while the kernel has old pages".into());
+            }
+        }
+        assert!(!busy.has_waited_inside.load(SeqCst), "the poller dropped them");
+        Ok(())
+    }
+    is_caught(Mutant::AnsweredBeforeOwed, found);
+}
+
+#[test]
+fn open_files_are_bounded() {
+    fn found() -> Found {
+        let scene = scene(Limits { open_files: 4, ..limits() });
+        let mount = scene.connect();
+        let files: Vec<_> = (0..4).map(|number| mount.create(format!("f{number}")).expect("made")).collect();
+        let beyond = mount.create("beyond").map(drop);
+        assert!(matches!(mount.attributes("beyond"), Err(Error::Errno(Errno::NOENT))) || beyond.is_ok(), "made, though not opened");
+        drop(files);
+        holds(beyond == Err(Error::Errno(Errno::MFILE)), "more files are open than allowed")
+    }
+    is_caught(Mutant::FilesUnbounded, found);
+}
+
+#[test]
+fn the_memory_of_all_clients_is_bounded() {
+    fn found() -> Found {
+        let scene = scene(Limits { all_data_bytes: 1 << 20, ..limits() });
+        let refused = refusal(scene.connect_with("/proc", &Options { data_bytes: 4 << 20, ..Options::default() }))?;
+        assert_eq!(refused, Errno::NOMEM.raw_os_error());
+        drop(scene.connect_with("/proc", &Options { data_bytes: 1 << 20, ..Options::default() }).expect("there is room for this"));
+        Ok(())
+    }
+    is_caught(Mutant::MemoryUnbounded, found);
+}
+
+#[test]
+fn files_end_with_their_client() {
+    fn found() -> Found {
+        let scene = scene(limits());
+        let mount = scene.connect();
+        let before = used(&mount);
+        for number in 0..10 {
+            std::mem::forget(mount.create(format!("f{number}")).expect("made")); // it would close it
+            mount.unlink(format!("f{number}")).expect("removed");
+        }
+        assert_eq!(used(&mount), before + 10, "held");
+        let mount = {
+            // A process has one connection: the old one ends.
+            let next = scene.connect();
+            std::mem::forget(mount);
+            next
+        };
+        let start = Instant::now();
+        while used(&mount) != before {
+            if start.elapsed() > PATIENCE {
+                return Err("files of a client that has ended are held".into());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+    is_caught(Mutant::FilesOutliveClients, found);
+}
+
+#[test]
+fn a_client_whose_groups_have_changed_ends() {
+    fn set_groups(groups: &[libc::gid_t]) {
+        // SAFETY: the list is only read.
+        assert_eq!(unsafe { libc::setgroups(groups.len(), groups.as_ptr()) }, 0, "as root");
+    }
+    fn found() -> Found {
+        let scene = scene(limits());
+        let mount = scene.connect();
+        mount.attributes(".").expect("served");
+        set_groups(&[65_533]);
+        let start = Instant::now();
+        let result = loop {
+            match mount.attributes(".") {
+                Err(Error::Errno(Errno::NOTCONN)) => break Ok(()),
+                other => assert!(other.is_ok(), "{other:?}"),
+            }
+            if start.elapsed() > PATIENCE {
+                break Err("still served with the groups that it had".into());
+            }
+        };
+        set_groups(&[]);
+        result
+    }
+    if rustix::process::geteuid().is_root() {
+        is_caught(Mutant::CredentialsKept, found);
+    }
+}
+
+#[test]
+fn the_root_of_another_mount_does_not_open_the_door() {
+    fn found() -> Found {
+        let scene = scene(limits());
+        let refused = refusal(scene.connect_with("/sys", &Options::default()))?; // its root has the same number
+        holds(refused == Errno::ACCESS.raw_os_error(), "refused for another reason")
+    }
+    is_caught(Mutant::AnyRoot, found);
+}
+
+#[test]
+fn a_daemon_whose_mount_has_ended_lets_nobody_in() {
+    fn found() -> Found {
+        let scene = scene_beside(limits(), None, false);
+        let refused = refusal(scene.connect_with("/proc", &Options::default()))?;
+        holds(refused == Errno::NOTCONN.raw_os_error(), "refused for another reason")
+    }
+    is_caught(Mutant::MountNotAsked, found);
+}
+
+/// What is longer than the poller's bounds is served all the same.
+#[test]
+fn long_and_short_requests_are_served_alike() {
+    fn found() -> Found {
+        let scene = scene(limits());
+        let mount = scene.connect();
+        let file = OpenOptions::new().read(true).write(true).create(true).open(&mount, "f").expect("made");
+        for length in [1, QUICK_BYTES - 1, QUICK_BYTES, QUICK_BYTES + 1, 700_000] {
+            let bytes: Vec<u8> = (0..length).map(|at| (at * 7 + length) as u8).collect();
+            file.write_all_at(&bytes, 3).expect("written");
+            let mut back = vec![0; bytes.len()];
+            file.read_exact_at(&mut back, 3).expect("read");
+            assert!(back == bytes, "{length} bytes");
+        }
+        mount.make_directory("d", 0o755).expect("made");
+        for number in 0..300 {
+            drop(mount.create(format!("d/{number}")).expect("made"));
+        }
+        assert_eq!(mount.read_directory("d").expect("opened").filter(Result::is_ok).count(), 302);
+        let path = format!("{}f", "d/../".repeat(100));
+        assert_eq!(mount.attributes(path).expect("there").size_bytes, 700_003);
+        mount.create("f").expect("cut off"); // more than the poller frees
+        assert_eq!(mount.attributes("f").expect("there").size_bytes, 0);
+        Ok(())
+    }
+    is_caught(Mutant::None, found);
+}
