@@ -354,11 +354,7 @@ impl Call<'_> {
             return Err(Errno::MFILE.into()); // before a file is made
         }
         let (file, attributes) = self.vfs.open_and_stat(&process, self.start(at)?.at(), &self.text(path)?, flags, mode)?;
-        let given = Given { answer: with_attributes(&attributes), opened: Some(file) };
-        if mutant::on(Mutant::NumberedEarly) {
-            return self.numbered(given).map(Given::from);
-        }
-        Ok(given)
+        Ok(Given { answer: with_attributes(&attributes), opened: Some(file) }) // [SRV2]
     }
 
     fn read(&self, handle: Handle, offset: i64, into: Range) -> Result<Answer> {

@@ -22,6 +22,8 @@
 //!        of mounts is read, where the descriptor keeps the number of its mount from being used again, and last the kernel is asked
 //!        whether this daemon's own mount still stands: until then nobody else had its device number.
 //! [CRD3] A mount that is idmapped or was made read-only by others than the daemon is left to the kernel.
+//! [CRD4] A process whose files have a largest size (RLIMIT_FSIZE) is left to the kernel, which alone keeps it. The limit counts as one of its
+//!        credentials ([CRD1]).
 //!
 //! *Architecture invariant:* names, blocks and permissions belong to `vfs` and `fs`; this crate knows clients and threads.
 

@@ -10,7 +10,6 @@ use std::os::unix::ffi::OsStrExt;
 use tandemfs_format::InodeNumber;
 use tandemfs_vfs::{At, Capabilities, Credentials, Process, Subject, Vfs};
 
-use crate::mutant::{Mutant, on};
 use crate::server::MountIdentity;
 
 /// The list, which can be polled for changes.
@@ -102,11 +101,7 @@ fn found(text: &[u8], mount: &MountIdentity) -> Found {
     let has = |list: &[u8], flag: &[u8]| list.split(|byte| *byte == b',').any(|word| word == flag);
     let closed = match main {
         None => Some("it is not in the list of mounts any more"),
-        Some(main)
-            if !mount.is_read_only && !on(Mutant::ReadOnlyServed) && (has(&main.flags, b"ro") || has(&main.of_file_system, b"ro")) =>
-        {
-            Some("it was made read-only")
-        }
+        Some(main) if !mount.is_read_only && (has(&main.flags, b"ro") || has(&main.of_file_system, b"ro")) => Some("it was made read-only"),
         Some(_) if ours().any(|line| has(&line.flags, b"idmapped")) => Some("it is idmapped"),
         Some(_) => None,
     };

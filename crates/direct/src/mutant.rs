@@ -10,8 +10,6 @@ pub enum Mutant {
     None,
     /// [SRV1]: the poller runs an operation that may wait.
     PollerWaits,
-    /// [SRV2]: a file gets its number while its call can still be refused.
-    NumberedEarly,
     /// [SRV3]: files whose last holder went are left to the background thread.
     FilesLeft,
     /// [SRV3]: an answer comes before pages of the mount are dropped.
@@ -28,8 +26,8 @@ pub enum Mutant {
     AnyRoot,
     /// [CRD2]: it is not asked whether the mount still stands.
     MountNotAsked,
-    /// [CRD3]: a mount that was made read-only is served as before.
-    ReadOnlyServed,
+    /// [CRD4]: a process with RLIMIT_FSIZE is served.
+    SizeLimitIgnored,
 }
 
 #[cfg(feature = "mutants")]

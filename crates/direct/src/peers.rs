@@ -9,6 +9,7 @@ use rustix::fs::{Mode, OFlags, open, openat, readlinkat};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tandemfs_vfs::{Capabilities, Credentials};
 
+use crate::mutant::{Mutant, on};
 use crate::server::Entrants;
 
 /// No file of `/proc` that is read here is longer; a process may have 65,536 groups.
@@ -36,6 +37,8 @@ pub(crate) struct Identity {
     mount_namespace: Vec<u8>,
     /// Its root directory, as a path from the root directory of the daemon.
     root: Vec<u8>,
+    /// Its files have a largest size (RLIMIT_FSIZE), which `vfs` does not know ([CRD4]).
+    has_size_limit: bool,
 }
 
 impl Peer {
@@ -73,6 +76,7 @@ impl Peer {
     pub(crate) fn identity(&self) -> io::Result<Identity> {
         let link = |path: &str| readlinkat(&self.directory, path, Vec::new()).map(|text| text.to_bytes().to_vec());
         let mut identity = of_status(&self.read("status")?).ok_or_else(|| io::Error::other("a status without ids"))?;
+        identity.has_size_limit = has_size_limit(&self.read("limits")?);
         identity.user_namespace = link("ns/user")?;
         identity.mount_namespace = link("ns/mnt")?;
         identity.root = link("root")?; // not its inode: that may be in the mount, which the daemon must not ask
@@ -118,7 +122,14 @@ fn of_status(status: &str) -> Option<Identity> {
         user_namespace: Vec::new(),
         mount_namespace: Vec::new(),
         root: Vec::new(),
+        has_size_limit: false,
     })
+}
+
+/// What `/proc/PID/limits` says; a text without that line is taken for a limit.
+fn has_size_limit(limits: &str) -> bool {
+    let soft = limits.lines().find_map(|line| line.strip_prefix("Max file size")?.split_whitespace().next());
+    soft != Some("unlimited")
 }
 
 impl Identity {
@@ -129,6 +140,11 @@ impl Identity {
         }
         if self.mount_namespace != daemon.mount_namespace || self.root != b"/" {
             return Some("this process does not see the same mounts as the daemon of the mount; the mount serves it");
+        }
+        if self.has_size_limit && !on(Mutant::SizeLimitIgnored) {
+            return Some(
+                "this process has a limit for the size of its files (RLIMIT_FSIZE), which only the kernel keeps; the mount serves it",
+            );
         }
         let Entrants::Only { user, group, and_root } = entrants else { return None };
         let of_user = self.users[..3].iter().all(|id| *id == user) && self.groups[..3].iter().all(|id| *id == group);
@@ -156,6 +172,16 @@ mod tests {
     }
 
     #[test]
+    fn a_soft_limit_counts() {
+        let text = |soft: &str| {
+            format!(
+                "Limit   Soft Limit   Hard Limit   Units\nMax cpu time  unlimited unlimited seconds\nMax file size             {soft}            unlimited            bytes\n"
+            )
+        };
+        assert!(!has_size_limit(&text("unlimited")) && has_size_limit(&text("1048576")) && has_size_limit(""));
+    }
+
+    #[test]
     fn this_process_is_known_and_lets_itself_in() {
         let own = own().expect("this process");
         assert_eq!(own.credentials.uid, rustix::process::geteuid().as_raw());
@@ -167,6 +193,7 @@ mod tests {
             Identity { user_namespace: b"user:[1]".to_vec(), ..own.clone() },
             Identity { mount_namespace: b"mnt:[1]".to_vec(), ..own.clone() },
             Identity { root: b"/mnt".to_vec(), ..own.clone() },
+            Identity { has_size_limit: true, ..own.clone() },
         ] {
             assert!(other.refusal(&own, Entrants::Everybody).is_some(), "{other:?}");
         }

@@ -319,6 +319,32 @@ fn a_client_whose_groups_have_changed_ends() {
 }
 
 #[test]
+fn a_client_with_a_limit_for_its_files_ends_and_is_refused() {
+    fn set_limit(bytes: Option<u64>) {
+        let limit = rustix::process::Rlimit { current: bytes, maximum: None };
+        rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).expect("set");
+    }
+    fn found() -> Found {
+        let scene = scene(limits());
+        let mount = scene.connect();
+        mount.attributes(".").expect("served");
+        set_limit(Some(1 << 30));
+        let start = Instant::now();
+        let result = loop {
+            if mount.attributes(".").is_err() {
+                break refusal(scene.connect_with("/proc", &Options::default())).map(drop);
+            }
+            if start.elapsed() > PATIENCE {
+                break Err("its files may grow beyond its limit".into());
+            }
+        };
+        set_limit(None);
+        result
+    }
+    is_caught(Mutant::SizeLimitIgnored, found);
+}
+
+#[test]
 fn the_root_of_another_mount_does_not_open_the_door() {
     fn found() -> Found {
         let scene = scene(limits());

@@ -14,7 +14,9 @@
 //! [BS6] A thread that does not wait (`no_wait`) is refused where pages would have to be dropped or writeback be waited for, before either
 //!       has begun. If pages came in during its change, they are dropped by whoever answers the client, and the change goes on until then.
 //! [BS7] A mapping does not ask for sizes: where a client lets a file grow of which the kernel has had pages since it learned of the file,
-//!       the kernel is told the new size. Otherwise a process that maps the file would get SIGBUS for bytes that are there.
+//!       the kernel is told the new size. Otherwise a process that maps the file would get SIGBUS for bytes that are there. The kernel takes a
+//!       size only with a byte, the last one of the change. Its page is dropped at once, while the change is registered: the byte may be
+//!       older than that of somebody else.
 //! [BS5] A WRITE with O_APPEND goes to the end that the file system has, since the kernel's may be old. If that is not the offset of the
 //!       WRITE, the kernel's pages of the file are wrong and are dropped after the reply: it locks them until then.
 
@@ -23,7 +25,7 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{Result, WriteOptions, may_wait};
+use tandemfs_fs::{ReadOptions, Result, WriteOptions, may_wait};
 use tandemfs_vfs::{Caches, Change};
 use tandemfs_wire::Reply;
 
@@ -141,14 +143,14 @@ struct Changing {
     file: InodeNumber,
     /// Registered until its pages are dropped.
     write: Option<DirectWrite>,
-    /// The kernel is to be told the size ([BS7]).
-    grows: bool,
+    /// The kernel is to be told that the file has bytes up to here ([BS7]).
+    grows_to: Option<u64>,
 }
 
 impl Change for Changing {
     fn ends_at_once(&mut self) -> bool {
         let is_settled = self.door.beside.as_ref().is_none_or(|noted| noted.is_settled(self.file));
-        let ends = is_settled && !self.grows;
+        let ends = is_settled && self.grows_to.is_none();
         if ends {
             self.write = None;
         }
@@ -160,10 +162,8 @@ impl Drop for Changing {
     fn drop(&mut self) {
         if self.write.is_some() {
             self.door.drop_noted_pages(self.file);
-            if self.grows
-                && let Ok(size) = self.door.fs.size(self.file)
-            {
-                self.door.kernel.tell_size(self.file, size);
+            if let Some(end) = self.grows_to {
+                self.door.tell_size(self.file, end);
             }
         }
     }
@@ -180,7 +180,8 @@ impl Caches for Door {
 
     fn change(self: Arc<Self>, file: InodeNumber, bytes: Range<u64>) -> Result<Box<dyn Change>> {
         self.settle(file)?;
-        let grows = self.beside.as_ref().is_some_and(|noted| noted.has_been_read(file)) && bytes.end > self.fs.size(file)?;
+        let has_been_read = self.beside.as_ref().is_some_and(|noted| noted.has_been_read(file));
+        let grows_to = if has_been_read && bytes.end > self.fs.size(file)? { Some(bytes.end) } else { None };
         let write = match self.page_cache.try_begin_direct(file, bytes.clone()) {
             Some(write) => write,
             None => {
@@ -188,7 +189,7 @@ impl Caches for Door {
                 self.page_cache.begin_direct(file, bytes)
             }
         };
-        Ok(Box::new(Changing { door: self, file, write: Some(write), grows }))
+        Ok(Box::new(Changing { door: self, file, write: Some(write), grows_to }))
     }
 }
 
@@ -203,6 +204,16 @@ impl Door {
     pub(crate) fn note_pages(&self, file: InodeNumber) {
         if let Some(noted) = &self.beside {
             noted.note(file);
+        }
+    }
+
+    /// [BS7], for a change that ends at `end` or at the end of the file.
+    fn tell_size(&self, file: InodeNumber, end: u64) {
+        let Ok(size) = self.fs.size(file) else { return };
+        let (mut byte, last) = ([0], end.min(size).saturating_sub(1));
+        if self.fs.read_with(file, last, &mut byte, ReadOptions::default()).is_ok_and(|done| done == 1) {
+            self.kernel.put_last_byte(file, last, byte[0]);
+            self.kernel.drop_pages(file, last..last + 1);
         }
     }
 

@@ -37,9 +37,9 @@ impl Kernel {
         self.tell("put zeros", |kernel| kernel.store(file.get(), bytes.start, &zeros));
     }
 
-    /// Tells the kernel of a size behind the end that it knows. Does not wait for requests.
-    pub(crate) fn tell_size(&self, file: InodeNumber, size: u64) {
-        self.tell("tell a size", |kernel| kernel.store(file.get(), size, &[]));
+    /// Tells the kernel that a file has at least these bytes, by putting the last one into its page cache. Waits like `drop_pages`.
+    pub(crate) fn put_last_byte(&self, file: InodeNumber, offset: u64, byte: u8) {
+        self.tell("tell a size", |kernel| kernel.store(file.get(), offset, &[byte]));
     }
 
     /// Drops attributes, so that the kernel asks for them again. Does not wait for requests.
