@@ -275,7 +275,7 @@ pub enum Checksum {
 
 /// `mount`.
 #[derive(Debug, Args)]
-#[command(after_help = crate::mount_options::help())]
+#[command(after_help = crate::mount_options::HELP)]
 pub struct MountArguments {
     /// The device to mount.
     pub device: String,

@@ -2,12 +2,11 @@
 //! for it, with the words that `mount_options.rs` accepts.
 
 use clap_complete::Shell;
-use tandemfs_direct::IS_SERVED;
 
 use crate::mount_options::{DISCARDS, ENGINES, PROMOTE, TIMING, WRITE_BACK};
 
 /// Options without a value that completion offers.
-const FLAGS: [&str; 25] = [
+const FLAGS: [&str; 26] = [
     "relaxed",
     "strict",
     "atomic",
@@ -18,6 +17,7 @@ const FLAGS: [&str; 25] = [
     "rw",
     "allow_other",
     "allow_root",
+    "direct",
     "dev",
     "nodev",
     "suid",
@@ -50,10 +50,6 @@ const VALUES: [&str; 12] = [
     "direct_clients",
 ];
 
-fn is_of_this_build(option: &str) -> bool {
-    IS_SERVED || !option.starts_with("direct")
-}
-
 /// All options as completion offers them: flags, options with each of their values, and the names of the others up to the equals sign.
 fn words() -> Vec<String> {
     fn of<T>(option: &'static str, names: &[(&'static str, T)]) -> Vec<String> {
@@ -62,14 +58,13 @@ fn words() -> Vec<String> {
     let domains = ["none", "process", "adr", "eadr", "gpf"].map(|name| format!("domain={name}"));
     [
         FLAGS.map(str::to_owned).to_vec(),
-        IS_SERVED.then(|| "direct".to_owned()).into_iter().collect(),
         of("write_back", &WRITE_BACK),
         of("promote", &PROMOTE),
         of("engine", &ENGINES),
         of("discard", &DISCARDS),
         of("timing", &TIMING),
         domains.to_vec(),
-        VALUES.iter().filter(|name| is_of_this_build(name)).map(|name| format!("{name}=")).collect(),
+        VALUES.iter().map(|name| format!("{name}=")).collect(),
     ]
     .concat()
 }
@@ -141,7 +136,7 @@ fn zsh(script: &str, words: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mount_options::{Options, help};
+    use crate::mount_options::{HELP, Options};
 
     /// What completion offers is accepted, and what help lists is offered.
     #[test]
@@ -163,7 +158,7 @@ mod tests {
             assert_eq!(word.ends_with('='), !value.is_empty(), "{word}");
             Options::parse([list.as_str()], true).unwrap_or_else(|error| panic!("{word}: {error}"));
         }
-        let text = help();
+        let text = HELP;
         let entries = text.lines().skip(1).filter(|line| line.starts_with("  ") && !line.starts_with("   "));
         let mut count = 0;
         for entry in entries {

@@ -61,7 +61,7 @@ fn helper_pages() -> [Command; 3] {
                 flag("w", "The same as -o rw"),
                 flag("v", "Log more"),
             ])
-            .after_help(mount_options::help()),
+            .after_help(mount_options::HELP),
         Command::new("fsck.tandemfs")
             .version(env!("CARGO_PKG_VERSION"))
             .about("Check and repair a TandemFS that is not mounted; called by fsck(8)")

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tandemfs_device::PersistenceDomain;
-use tandemfs_direct::{IS_SERVED, Limits};
+use tandemfs_direct::Limits;
 use tandemfs_format::PAGE_LINES;
 use tandemfs_fs::{Discard, Engine, HomeLimit, MountOptions, Promote, Threshold, WriteBackPolicy};
 use tandemfs_fuse::{Mode, MountSettings};
@@ -23,8 +23,8 @@ const READ_AHEAD_SHARE: u64 = 32;
 /// Largest share that can be reserved for root, in percent, as for ext4.
 const RESERVED_PERCENT_MAX: u32 = 50;
 
-/// The options of every build, for `tandemfs mount --help`.
-const HELP: &str = "\
+/// The options, for `tandemfs mount --help`.
+pub const HELP: &str = "\
 Options (-o):
   relaxed         metadata is durable when a call returns, data after fsync
                   (default)
@@ -81,6 +81,13 @@ Options (-o):
   nouuid          mount although a file system with the same UUID is mounted: a
                   copy of this one, or its original
   ro, rw          read-only, or not (default)
+  direct          programs may reach the files by shared memory, beside the
+                  mount; the kernel then caches no names and attributes, and
+                  writes are durable as with strict
+  direct_spin=N   microseconds for which the server of direct looks for work
+                  before it sleeps (default 50; 0 to 1000000)
+  direct_clients=N
+                  processes that it serves at a time (default 64; 1 to 4096)
   allow_other     every user may use the mount; permissions apply (others
                   than root: see /etc/fuse.conf)
   allow_root      root may use an ordinary user's mount
@@ -89,26 +96,6 @@ Options (-o):
   remount         change ro, dev, suid, exec and sync of a mount in place
                   (root only); what is not named stays, and options that
                   would change anything else are refused";
-
-/// Options of builds that open the direct door; they come before the option `allow_other`.
-const DIRECT_HELP: &str = "  \
-direct          programs may reach the files by shared memory, beside the
-                  mount; the kernel then caches no names and attributes, and
-                  writes are durable as with strict
-  direct_spin=N   microseconds for which the server of direct looks for work
-                  before it sleeps (default 50; 0 to 1000000)
-  direct_clients=N
-                  processes that it serves at a time (default 64; 1 to 4096)
-";
-
-/// The options of this build.
-pub fn help() -> String {
-    let mut help = HELP.to_owned();
-    if let Some(at) = help.find("  allow_other ").filter(|_| IS_SERVED) {
-        help.insert_str(at, DIRECT_HELP);
-    }
-    help
-}
 
 /// What the options of a mount say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -251,16 +238,16 @@ impl Options {
                 settings.reserved_percent = percent.ok_or_else(|| format!("reserved={value}: a share from 0% to 50% is needed"))?;
             }
             Some(("log", value)) => self.log = Some(value.into()),
-            Some(("direct", value)) if IS_SERVED => {
+            Some(("direct", value)) => {
                 return Err(format!(
                     "direct={value}: groups of trusted programs are not supported; use 'direct', which is for all users of the mount"
                 ));
             }
-            Some(("direct_spin", value)) if IS_SERVED => {
+            Some(("direct_spin", value)) => {
                 let spin = value.parse().ok().filter(|spin| *spin <= 1_000_000).map(Duration::from_micros);
                 self.direct.spin = spin.ok_or_else(|| format!("direct_spin={value}: microseconds from 0 to 1000000 are needed"))?;
             }
-            Some(("direct_clients", value)) if IS_SERVED => {
+            Some(("direct_clients", value)) => {
                 let clients = value.parse().ok().filter(|clients| (1..=4096).contains(clients));
                 self.direct.clients = clients.ok_or_else(|| format!("direct_clients={value}: a number from 1 to 4096 is needed"))?;
             }
@@ -282,7 +269,7 @@ impl Options {
             "rw" => self.file_system.read_only = false,
             "allow_other" => settings.allow_other = true,
             "allow_root" => settings.allow_root = true,
-            "direct" if IS_SERVED => settings.direct = true,
+            "direct" => settings.direct = true,
             "dev" => settings.dev = true,
             "nodev" => settings.dev = false,
             "suid" => settings.suid = true,
@@ -478,8 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn the_direct_door_is_for_builds_that_open_it_and_has_limits() {
-        const { assert!(IS_SERVED) }; // tests have it
+    fn the_direct_door_has_limits() {
         let options = parse("direct,direct_spin=0,direct_clients=7").expect("reads");
         assert!(options.settings.direct && options.direct.spin.is_zero() && options.direct.clients == 7);
         let plain = parse("strict").expect("reads");

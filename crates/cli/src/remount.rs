@@ -1,7 +1,6 @@
 //! `-o remount`: what the kernel can change of a mount in place, and what holds as long as the mount.
 
 use tandemfs_device::PersistenceDomain;
-use tandemfs_direct::IS_SERVED;
 use tandemfs_format::PAGE_LINES;
 use tandemfs_fs::{FileSystem, HomeLimit, Threshold};
 use tandemfs_fuse::control::{self, Request};
@@ -64,7 +63,7 @@ fn is_changeable(flag: &str) -> bool {
 pub fn lasting(options: &Options, fs: &FileSystem) -> Vec<(&'static str, String)> {
     let (file_system, settings) = (&options.file_system, &options.settings);
     let on_off = |on: bool| if on { "on" } else { "off" }.to_owned();
-    let mut lasting = vec![
+    vec![
         ("mode", settings.mode.name().into()),
         ("threshold", threshold_word(file_system.threshold, fs.superblock().geometry.block_bytes())),
         ("write_back", name_of(&WRITE_BACK, file_system.write_back)),
@@ -90,9 +89,7 @@ pub fn lasting(options: &Options, fs: &FileSystem) -> Vec<(&'static str, String)
         ("direct", on_off(settings.direct)),
         ("direct_spin", options.direct.spin.as_micros().to_string()),
         ("direct_clients", options.direct.clients.to_string()),
-    ];
-    lasting.retain(|(name, _)| IS_SERVED || !name.starts_with("direct"));
-    lasting
+    ]
 }
 
 /// The options that this remount names and that would change what holds as long as the mount: each as named, and its present value.

@@ -43,7 +43,4 @@ mod reception;
 mod server;
 mod serving;
 
-/// Whether programs of this build open the door.
-pub const IS_SERVED: bool = cfg!(feature = "served");
-
 pub use server::{Entrants, Limits, MountIdentity, Server};

@@ -239,6 +239,29 @@ fn what_the_kernel_has_to_do_goes_back() {
     ended(&place, mount, door);
 }
 
+/// Drives with firmware refuse more where nobody may wait: what is refused comes back from the pool.
+#[test]
+fn a_drive_with_firmware_is_served_alike() {
+    let place = Place::with_firmware();
+    let mount = place.mount("direct");
+    let mut door = Door::connect(mount.root()).expect("let in");
+    for round in 0..40_u64 {
+        let (name, bytes) = (format!("f{round}"), pattern(round, 700 * (1 + round as usize)));
+        door.make(&name, &bytes).expect("made");
+        let handle = door.open(&name, libc::O_RDWR, 0).expect("opened");
+        door.write(handle, 100, &pattern(round + 1, 300)).expect("written");
+        door.close(handle).expect("closed");
+        let expected = [&bytes[..100], &pattern(round + 1, 300), &bytes[400..]].concat();
+        assert!(door.contents(&name).expect("read") == expected && fs::read(mount.path(&name)).expect("read") == expected, "{name}");
+        if round % 3 == 0 {
+            door.unlink(&name).expect("removed");
+        }
+    }
+    door.rename("f1", "f2").expect("replaced");
+    assert_eq!(door.names(".").expect("listed").len(), 25);
+    ended(&place, mount, door);
+}
+
 #[test]
 fn a_client_of_another_version_gets_a_sentence() {
     let (place, mount, door) = opened("");
