@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -25,8 +25,8 @@ const GREETING_WAIT: Duration = Duration::from_secs(5);
 /// Descriptors of a welcome: arena, word file, perhaps an eventfd.
 const DESCRIPTORS_MAX: usize = 3;
 
-/// The socket of the daemon of a mount.
-pub(crate) fn find(directory: &Path, mount: &Mounted) -> Result<OwnedFd, ConnectError> {
+/// The socket of the daemon of a mount, connected, and where it is.
+pub(crate) fn find(directory: &Path, mount: &Mounted) -> Result<(OwnedFd, PathBuf), ConnectError> {
     let (prefix, mut foreign) = (socket::prefix(mount.major, mount.minor), None);
     for place in socket::directories(mount.user) {
         let Ok(entries) = std::fs::read_dir(&place) else { continue };
@@ -39,7 +39,7 @@ pub(crate) fn find(directory: &Path, mount: &Mounted) -> Result<OwnedFd, Connect
             let Ok(found) = connect_to(&path) else { continue };
             let uid = socket_peercred(&found)?.uid.as_raw();
             match uid == mount.user {
-                true => return Ok(found),
+                true => return Ok((found, path)),
                 false => foreign = Some(ConnectError::Foreign { found: uid, expected: mount.user }),
             }
         }
@@ -88,8 +88,17 @@ fn send_hello(socket: &OwnedFd, root: BorrowedFd<'_>, hello: Hello) -> Result<()
     })
 }
 
-/// Greets the daemon at the other end of a socket and maps what it sends.
-pub(crate) fn greet(socket: OwnedFd, root: BorrowedFd<'_>, hello: Hello) -> Result<(Client, Welcome), ConnectError> {
+/// The same descriptor with a number that is not below `least`, if there is one.
+fn moved_up(descriptor: OwnedFd, least: u32) -> OwnedFd {
+    match least.try_into().ok().filter(|least| *least > 0).map(|least| fcntl_dupfd_cloexec(&descriptor, least)) {
+        Some(Ok(moved)) => moved,
+        _ => descriptor,
+    }
+}
+
+/// Greets the daemon at the other end of a socket and maps what it sends. Descriptors that are kept have numbers from `least` on.
+pub(crate) fn greet(socket: OwnedFd, root: BorrowedFd<'_>, hello: Hello, least: u32) -> Result<(Client, Welcome), ConnectError> {
+    let socket = moved_up(socket, least);
     set_timeouts(&socket)?;
     send_hello(&socket, root, hello)?;
     let mut bytes = [0; GREETING_BYTES + 1];
@@ -115,5 +124,6 @@ pub(crate) fn greet(socket: OwnedFd, root: BorrowedFd<'_>, hello: Hello) -> Resu
     let (Some(arena), Some(words), bell) = (descriptors.next(), descriptors.next(), descriptors.next()) else {
         return Err(ConnectError::Protocol("a welcome without shared memory"));
     };
+    let bell = bell.map(|bell| moved_up(bell, least));
     Ok((Client::map(arena.as_fd(), words.as_fd(), bell, Some(socket))?, welcome))
 }

@@ -1,5 +1,6 @@
 //! A connection: its slots, and one call.
 
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -63,6 +64,14 @@ impl Connection {
     /// Whether the daemon answers.
     pub(crate) fn is_alive(&self) -> bool {
         self.begin().and_then(|mut call| call.send(&Operation::Nothing)).is_ok()
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ring.has_ended()
+    }
+
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.ring.descriptors()
     }
 
     /// Begins a call: the thread's own slot, or one that is free, or, if all are in use, the next.

@@ -1,7 +1,7 @@
 //! A connection to a mount, and its properties.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -25,11 +25,13 @@ pub struct Options {
     pub memory_wait: Duration,
     /// Permissions that new files do not get; `None` for those of the process at the time of the connection.
     pub umask: Option<u16>,
+    /// Least number of the descriptors that the connection keeps, where the process may have such numbers; 0 for any.
+    pub descriptors_from: u32,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { slots: 32, data_bytes: 8 << 20, memory_wait: Duration::from_secs(1), umask: None }
+        Self { slots: 32, data_bytes: 8 << 20, memory_wait: Duration::from_secs(1), umask: None, descriptors_from: 0 }
     }
 }
 
@@ -45,8 +47,29 @@ fn umask_of_process() -> u16 {
     line.and_then(|octal| u16::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0o022)
 }
 
+/// Where the direct door of a mount is, for who connects by [`Mount::over`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Door {
+    /// The daemon's socket.
+    pub socket: PathBuf,
+    /// Who mounted, whose daemon must be at the other end.
+    pub user: u32,
+}
+
+impl Door {
+    /// The door of the mount whose mountpoint is given. Nothing is said by it.
+    ///
+    /// # Errors
+    /// Those of [`Mount::connect`] up to the greeting.
+    pub fn of(directory: impl AsRef<Path>) -> std::result::Result<Self, ConnectError> {
+        let (mount, _root) = mount_of(directory.as_ref())?;
+        let (_connected, socket) = find(directory.as_ref(), &mount)?;
+        Ok(Self { socket, user: mount.user })
+    }
+}
+
 fn connect(socket: OwnedFd, root: BorrowedFd<'_>, options: &Options) -> std::result::Result<Connection, ConnectError> {
-    let (ring, welcome) = greet(socket, root, Hello::new(options.slots, options.data_bytes))?;
+    let (ring, welcome) = greet(socket, root, Hello::new(options.slots, options.data_bytes), options.descriptors_from)?;
     Ok(Connection::new(ring, welcome, options, options.umask.unwrap_or_else(umask_of_process)))
 }
 
@@ -66,7 +89,7 @@ impl Mount {
     pub fn connect_with(directory: impl AsRef<Path>, options: &Options) -> std::result::Result<Self, ConnectError> {
         let directory = directory.as_ref();
         let (mount, root) = mount_of(directory)?;
-        connection(&mount, || connect(find(directory, &mount)?, root.as_fd(), options)).map(Self)
+        connection(&mount, || connect(find(directory, &mount)?.0, root.as_fd(), options)).map(Self)
     }
 
     /// Connects by a socket to the daemon that nothing was said on yet. `root` is the root directory of the mount, opened with O_PATH.
@@ -102,6 +125,16 @@ impl Mount {
     /// As syncfs(2).
     pub fn sync(&self) -> Result<()> {
         self.0.begin()?.send(&Operation::SyncFileSystem).map(drop)
+    }
+
+    /// Whether the daemon has ended this connection, or ended itself. Asks the kernel alone.
+    pub fn has_ended(&self) -> bool {
+        self.0.has_ended()
+    }
+
+    /// The descriptors that the connection keeps. A forked child that does not use it may close them.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.0.descriptors()
     }
 
     /// Permissions that files made from now on do not get. The connection does not follow umask(2).

@@ -12,9 +12,9 @@ const ATTRIBUTE_ROOM: usize = 1024;
 /// Most times that an attribute is asked for again because it has grown meanwhile.
 const TRIES_MAX: usize = 16;
 
-/// The file of a call.
+/// The file of a call: a path with flags of the system calls ([`Tree::target`](crate::Tree::target)), or an open file.
 #[derive(Clone, Copy)]
-pub(crate) struct Target<'a> {
+pub struct Target<'a> {
     pub(crate) connection: &'a Connection,
     pub(crate) name: Name<'a>,
 }
@@ -40,48 +40,88 @@ impl<'a> Target<'a> {
         call.send(&operation(subject)).map(drop)
     }
 
-    pub(crate) fn attributes(self) -> Result<Attributes> {
+    /// Its attributes.
+    ///
+    /// # Errors
+    /// As fstatat(2).
+    pub fn attributes(self) -> Result<Attributes> {
         let (mut call, subject) = self.begin()?;
         call.send_for_attributes(&Operation::Stat { subject })
     }
 
-    pub(crate) fn access(self, mode: u32, effective: bool) -> Result<()> {
+    /// Whether the process may do what the three bits of `mode` say, by its real ids or with `effective` by those of its accesses.
+    ///
+    /// # Errors
+    /// As faccessat2(2).
+    pub fn access(self, mode: u32, effective: bool) -> Result<()> {
         self.done(|subject| Operation::Access { subject, mode, effective })
     }
 
-    pub(crate) fn set_length(self, length: u64) -> Result<()> {
+    /// Sets the length.
+    ///
+    /// # Errors
+    /// As truncate(2).
+    pub fn set_length(self, length: u64) -> Result<()> {
         let length = length.try_into().map_err(|_| Errno::FBIG)?;
         self.done(|subject| Operation::Truncate { subject, length })
     }
 
-    pub(crate) fn set_mode(self, mode: u32) -> Result<()> {
+    /// Sets permissions.
+    ///
+    /// # Errors
+    /// As fchmodat2(2).
+    pub fn set_mode(self, mode: u32) -> Result<()> {
         self.done(|subject| Operation::ChangeMode { subject, mode })
     }
 
-    pub(crate) fn set_owner(self, user: Option<u32>, group: Option<u32>) -> Result<()> {
+    /// Sets the owner; `None` leaves an id as it is.
+    ///
+    /// # Errors
+    /// As fchownat(2).
+    pub fn set_owner(self, user: Option<u32>, group: Option<u32>) -> Result<()> {
         self.done(|subject| Operation::ChangeOwner { subject, user, group })
     }
 
-    pub(crate) fn set_times(self, accessed: TimeToSet, modified: TimeToSet) -> Result<()> {
+    /// Sets times.
+    ///
+    /// # Errors
+    /// As utimensat(2).
+    pub fn set_times(self, accessed: TimeToSet, modified: TimeToSet) -> Result<()> {
         self.done(|subject| Operation::SetTimes { subject, accessed, modified })
     }
 
-    pub(crate) fn remove_extended_attribute(self, name: &'a [u8]) -> Result<()> {
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// As removexattr(2).
+    pub fn remove_extended_attribute(self, name: &'a [u8]) -> Result<()> {
         self.done(|subject| Operation::RemoveAttribute { subject, name })
     }
 
-    pub(crate) fn set_extended_attribute(self, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
+    /// Sets an extended attribute, with the flags of the call.
+    ///
+    /// # Errors
+    /// As setxattr(2).
+    pub fn set_extended_attribute(self, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
         let (mut call, subject) = self.begin()?;
         let piece = call.room(value.len())?;
         call.put(piece, value);
         call.send(&Operation::SetAttribute { subject, name, value: piece.range, flags }).map(drop)
     }
 
-    pub(crate) fn extended_attribute(self, name: &[u8]) -> Result<Vec<u8>> {
+    /// The value of an extended attribute.
+    ///
+    /// # Errors
+    /// As getxattr(2).
+    pub fn extended_attribute(self, name: &[u8]) -> Result<Vec<u8>> {
         self.of_any_length(|subject, into| Operation::GetAttribute { subject, name, into })
     }
 
-    pub(crate) fn extended_attributes(self) -> Result<Vec<u8>> {
+    /// Names of extended attributes, each followed by NUL.
+    ///
+    /// # Errors
+    /// As listxattr(2).
+    pub fn extended_attributes(self) -> Result<Vec<u8>> {
         self.of_any_length(|subject, into| Operation::ListAttributes { subject, into })
     }
 

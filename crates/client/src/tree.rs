@@ -8,11 +8,12 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
-use tandemfs_protocol::{Handle, Operation, TEXT_BYTES_MAX, TimeToSet};
+use tandemfs_protocol::{Handle, Operation, Place, TEXT_BYTES_MAX, TimeToSet};
 use tandemfs_ring::Attributes;
 
+use crate::connection::Connection;
 use crate::subject::{Name, Target};
-use crate::{Directory, File, Result};
+use crate::{Directory, File, Mount, Result};
 
 pub(crate) mod sealed {
     use std::sync::Arc;
@@ -48,9 +49,39 @@ pub(crate) fn names_of(list: &[u8]) -> Vec<OsString> {
     list.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(|name| OsString::from_vec(name.to_vec())).collect()
 }
 
+/// Where the paths of a call begin, decided when the program runs.
+#[derive(Debug, Clone, Copy)]
+pub enum Start<'a> {
+    /// In the root of a mount.
+    Root(&'a Mount),
+    /// In an open directory.
+    Directory(&'a File),
+}
+
+impl sealed::Base for Start<'_> {
+    fn connection(&self) -> &Arc<Connection> {
+        match self {
+            Self::Root(mount) => mount.connection(),
+            Self::Directory(file) => file.connection(),
+        }
+    }
+
+    fn place(&self) -> Place {
+        match self {
+            Self::Root(mount) => mount.place(),
+            Self::Directory(file) => file.place(),
+        }
+    }
+}
+
 /// Calls by paths that begin at a [`Mount`](crate::Mount)'s root or in an open directory. Each is the system call of its documentation, with
 /// its errors.
 pub trait Tree: sealed::Base {
+    /// A file by its path, with AT_SYMLINK_NOFOLLOW if a link at the end is meant itself.
+    fn target<'a>(&'a self, path: &'a Path, flags: AtFlags) -> Target<'a> {
+        target(self, path, flags)
+    }
+
     /// Opens a file for reading.
     ///
     /// # Errors
@@ -253,6 +284,19 @@ pub trait Tree: sealed::Base {
         let mut call = self.connection().begin()?;
         let (from, to) = (call.text(bytes(&file))?, call.text(bytes(&path))?);
         call.send(&Operation::Link { from: (self.place(), from), to: (self.place(), to), flags: 0 }).map(drop)
+    }
+
+    /// linkat(2) with its flags, to a path in another directory of the same connection.
+    ///
+    /// # Errors
+    /// As linkat(2); `EXDEV` for a tree of another connection.
+    fn link_with(&self, file: impl AsRef<Path>, tree: &(impl Tree + ?Sized), path: impl AsRef<Path>, flags: AtFlags) -> Result<()> {
+        if !Arc::ptr_eq(self.connection(), tree.connection()) {
+            return Err(Errno::XDEV.into());
+        }
+        let mut call = self.connection().begin()?;
+        let (from, to) = (call.text(bytes(&file))?, call.text(bytes(&path))?);
+        call.send(&Operation::Link { from: (self.place(), from), to: (tree.place(), to), flags: raw(flags) }).map(drop)
     }
 
     /// rename(2).

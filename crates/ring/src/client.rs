@@ -433,4 +433,14 @@ impl Client {
     pub fn lifeline(&self) -> Option<BorrowedFd<'_>> {
         self.0.lifeline.as_ref().map(AsFd::as_fd)
     }
+
+    /// All descriptors that the client keeps.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.0.lifeline.iter().chain(&self.0.bell).map(AsFd::as_fd)
+    }
+
+    /// Whether the daemon has hung up.
+    pub fn has_ended(&self) -> bool {
+        self.0.attention() == Attention::Ended || !self.0.is_alive()
+    }
 }
