@@ -214,3 +214,46 @@ fn a_daemon_that_ends_is_told_and_the_next_one_is_found() {
     assert!(matches!(Door::connect(place.mountpoint()), Err(ConnectError::NotMounted(_))));
     place.check();
 }
+
+/// The kernel holds an inode by a name that it was told of.
+#[test]
+fn regression_space_of_what_a_client_removes_stayed_taken() {
+    let (place, mount, door) = opened("strict");
+    let free = || {
+        let found = rustix::fs::statvfs(mount.root()).expect("told");
+        (found.f_ffree, found.f_bfree * found.f_frsize)
+    };
+    fs::create_dir(mount.path("d")).expect("made");
+    let before = free();
+    let data = pattern(1, 8 << 20);
+    for name in ["removed", "moved", "replaced", "d/linked"] {
+        fs::write(mount.path(name), &data).expect("written");
+    }
+    fs::create_dir(mount.path("directory")).expect("made");
+    fs::hard_link(mount.path("d/linked"), mount.path("also")).expect("linked");
+    fs::write(mount.path("new"), "x").expect("written");
+    let during = free();
+    assert!(before.0 - during.0 >= 6 && before.1 - during.1 >= 32 << 20, "{before:?}, {during:?}");
+    door.unlink("removed").expect("removed");
+    door.rename("moved", "elsewhere").expect("moved");
+    door.unlink("elsewhere").expect("removed");
+    door.rename("new", "replaced").expect("replaced");
+    door.unlink("replaced").expect("removed");
+    door.unlink("d/linked").expect("removed");
+    door.unlink("also").expect("removed");
+    door.remove_directory("directory").expect("removed");
+    support::eventually("inodes and space come back", || {
+        let now = free();
+        now.0 >= before.0 && now.1 + (1 << 20) >= before.1
+    });
+    // Who has it open keeps it, and reads on.
+    fs::write(mount.path("open"), &data).expect("written");
+    let file = fs::File::open(mount.path("open")).expect("opened");
+    door.unlink("open").expect("removed");
+    let mut back = vec![0; data.len()];
+    file.read_exact_at(&mut back, 0).expect("read");
+    assert!(back == data);
+    drop(file);
+    support::eventually("it goes with its last descriptor", || free().0 >= before.0);
+    ended(&place, mount, door);
+}

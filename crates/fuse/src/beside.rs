@@ -19,6 +19,9 @@
 //!       older than that of somebody else.
 //! [BS5] A WRITE with O_APPEND goes to the end that the file system has, since the kernel's may be old. If that is not the offset of the
 //!       WRITE, the kernel's pages of the file are wrong and are dropped after the reply: it locks them until then.
+//! [BS8] The kernel keeps an inode that it was told of until it drops the name, and the file system keeps the space of one that the kernel
+//!       has. So it is told of names that a client took away, afterwards and by a thread that serves nothing; until then their space is as
+//!       that of a file that is open.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -190,6 +193,13 @@ impl Caches for Door {
             }
         };
         Ok(Box::new(Changing { door: self, file, write: Some(write), grows_to }))
+    }
+
+    fn name_gone(&self, directory: InodeNumber, name: &[u8]) {
+        if self.beside.is_some() {
+            let (kernel, name) = (self.kernel.clone(), name.to_vec());
+            self.names.push(move || kernel.drop_name(directory, &name)); // [BS8]
+        }
     }
 }
 

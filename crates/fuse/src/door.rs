@@ -82,6 +82,8 @@ pub(crate) struct Door {
     pub(crate) pages: Later,
     /// Requests that wait for space.
     pub(crate) space: Later,
+    /// Names that clients beside the kernel took away ([BS8] of `beside.rs`).
+    pub(crate) names: Later,
     /// Inode and path of the last logged error: a program that meets damage often must not cause a path search for each line.
     pub(crate) logged: Mutex<Option<(InodeNumber, String, Instant)>>,
 }
@@ -106,6 +108,7 @@ impl Door {
             beside: settings.direct.then(Noted::default),
             pages: Later::start("pages")?,
             space: Later::start("space")?,
+            names: Later::start("names")?,
             logged: Mutex::default(),
         })
     }

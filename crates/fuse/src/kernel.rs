@@ -42,6 +42,11 @@ impl Kernel {
         self.tell("tell a size", |kernel| kernel.store(file.get(), offset, &[byte]));
     }
 
+    /// Drops a name, and with it what it is known to stand for. Waits for requests of the directory, so only a thread that serves none may call it.
+    pub(crate) fn drop_name(&self, directory: InodeNumber, name: &[u8]) {
+        self.tell("drop a name", |kernel| kernel.invalidate_entry(directory.get(), name));
+    }
+
     /// Drops attributes, so that the kernel asks for them again. Does not wait for requests.
     pub(crate) fn drop_attributes(&self, file: InodeNumber) {
         self.tell("drop attributes", |kernel| kernel.invalidate_inode(file.get(), Contents::None));

@@ -128,6 +128,7 @@ impl Answering {
         let result = session.run();
         door.space.stop();
         door.pages.stop();
+        door.names.stop();
         result
     }
 }

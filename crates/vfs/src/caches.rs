@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{Result, leaves_to_others};
+use tandemfs_fs::{Error, Result, leaves_to_others};
 
 use crate::Vfs;
 use crate::mutant::{Mutant, on};
@@ -17,7 +17,7 @@ pub trait Change: Send {
 }
 
 /// Keeps pages of files, which may have been changed there: the kernel behind a mount of the same file system. It asks for names and
-/// attributes each time, so only data is told.
+/// attributes each time, so only data is told, and names that are gone.
 ///
 /// Calls may wait for requests of the mount, so they come from threads that serve none, and without locks of the file system. Inside of
 /// `no_wait` they return `WouldWait` instead, before they have had anything written back or dropped ([KV7]).
@@ -34,6 +34,9 @@ pub trait Caches: Send + Sync {
     /// # Errors
     /// `WouldWait`.
     fn change(self: Arc<Self>, file: InodeNumber, bytes: Range<u64>) -> Result<Box<dyn Change>>;
+
+    /// Somebody else has taken a name away: who knows a file by it gives it up soon, since a file that is known is not freed. Does not wait.
+    fn name_gone(&self, directory: InodeNumber, name: &[u8]);
 }
 
 /// A change in progress, if somebody keeps pages.
@@ -51,6 +54,15 @@ impl Drop for Changing {
 impl Vfs {
     pub(crate) fn settle(&self, file: InodeNumber) -> Result<()> {
         self.caches.as_ref().map_or(Ok(()), |caches| caches.settle(file))
+    }
+
+    /// A name does not stand for an inode any more. Nothing is told where the inode has gone with it.
+    pub(crate) fn name_gone(&self, directory: InodeNumber, name: &[u8], inode: InodeNumber) {
+        if let Some(caches) = &self.caches
+            && matches!(self.fs.attributes(inode), Ok(_) | Err(Error::WouldWait))
+        {
+            caches.name_gone(directory, name);
+        }
     }
 
     pub(crate) fn changing(&self, file: InodeNumber, bytes: Range<u64>) -> Result<Changing> {

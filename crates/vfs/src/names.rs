@@ -221,7 +221,11 @@ impl Vfs {
             };
             match removed {
                 Err(Error::Changed) => {}
-                other => return Ok(other?),
+                Err(other) => return Err(other.into()),
+                Ok(()) => {
+                    self.name_gone(directory.number(), name, inode);
+                    return Ok(());
+                }
             }
         }
         Err(Errno::BUSY.into())

@@ -77,7 +77,19 @@ impl Vfs {
         if on(Mutant::RenamedUnseen) {
             return Ok(self.fs.rename(from.0, from.1, to.0, to.1, mode)?);
         }
-        Ok(self.fs.rename_inodes(from, to, mode, whiteout, inodes)?)
+        self.fs.rename_inodes(from, to, mode, whiteout, inodes)?;
+        let moves_directory = is_directory(&found.attributes);
+        drop((found, replaced));
+        if mode != RenameMode::Exchange {
+            // Who knows a directory by its old name finds it by the new one.
+            if !moves_directory {
+                self.name_gone(from.0, from.1, inodes.0);
+            }
+            if let Some(replaced) = inodes.1 {
+                self.name_gone(to.0, to.1, replaced);
+            }
+        }
+        Ok(())
     }
 
     /// What is refused whoever asks: what exists and what does not, slashes behind files, directories below themselves.

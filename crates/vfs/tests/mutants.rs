@@ -292,6 +292,8 @@ impl tandemfs_vfs::Caches for Busy {
     fn change(self: std::sync::Arc<Self>, _: InodeNumber, _: std::ops::Range<u64>) -> tandemfs_fs::Result<Box<dyn tandemfs_vfs::Change>> {
         Ok(Box::new(Changed(self)))
     }
+
+    fn name_gone(&self, _: InodeNumber, _: &[u8]) {}
 }
 
 struct Changed(std::sync::Arc<Busy>);
