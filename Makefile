@@ -18,7 +18,7 @@ help:
 
 build:
 	@scripts/setup.sh build
-	cargo build --release --locked -p tandemfs
+	cargo build --release --locked -p tandemfs -p tandemfs-preload
 
 run:
 	@scripts/setup.sh run

@@ -46,6 +46,9 @@ pub enum Command {
     /// Unmount; returns when everything is on the device and the daemon has ended
     #[command(visible_alias = "unmount")]
     Umount(UmountArguments),
+    /// Run a program, and what it starts, by the direct door of a mount
+    #[command(after_help = RUN_HELP)]
+    Run(RunArguments),
     /// Check, and optionally repair, a device that is not mounted
     #[command(after_help = "Exit status, as of fsck(8): 0 clean, 1 errors repaired, 4 errors left, 8 could not run, 2 usage.")]
     Check(CheckArguments),
@@ -299,6 +302,27 @@ pub struct MountArguments {
     /// The process behind a mount: standard output is the pipe to the command that waits for it.
     #[arg(long, hide = true)]
     pub daemon: bool,
+}
+
+const RUN_HELP: &str = "The mount needs -o direct. Where the door is not there, or cannot be entered, the program runs by the mount, and a sentence says \
+so. Static and set-user-id programs go by the mount.\n\n\
+Exit status: that of the program; 127 if there is no such program, 126 if it cannot be run.";
+
+/// `run`.
+#[derive(Debug, Args)]
+pub struct RunArguments {
+    /// The mount; otherwise the one of the working directory, or the only one.
+    #[arg(long, value_name = "DIR")]
+    pub mount: Option<PathBuf>,
+    /// Every descriptor is one of the mount. So far this is always so.
+    #[arg(long)]
+    pub real: bool,
+    /// Print at the end which calls went which way, and why, to standard error.
+    #[arg(long)]
+    pub report: bool,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
 }
 
 /// `umount`.

@@ -32,6 +32,8 @@ mod probe;
 mod remount;
 mod resize;
 mod restore;
+mod run;
+mod run_report;
 mod scrub;
 mod signatures;
 mod size;
@@ -52,14 +54,14 @@ use helpers::Caller;
 fn main() -> ExitCode {
     let words: Vec<OsString> = env::args_os().collect();
     let caller = Caller::of(words.first());
-    let result = caller.command(words).and_then(run);
+    let result = caller.command(words).and_then(execute);
     ExitCode::from(match result {
         Ok(status) => status,
         Err(failure) => failure.report(caller),
     })
 }
 
-fn run(command: Command) -> Result<u8, Failure> {
+fn execute(command: Command) -> Result<u8, Failure> {
     match command {
         Command::Device { command: DeviceCommand::Create(arguments) } => device::create(&arguments),
         Command::Device { command: DeviceCommand::Info(arguments) } => device::info(&arguments),
@@ -70,6 +72,7 @@ fn run(command: Command) -> Result<u8, Failure> {
         Command::Mount(arguments) if arguments.daemon => daemon::run(&arguments),
         Command::Mount(arguments) => mount::run(&arguments),
         Command::Umount(arguments) => umount::run(&arguments),
+        Command::Run(arguments) => run::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Restore(arguments) => restore::run(&arguments),
         Command::Resize(arguments) => resize::run(&arguments),

@@ -1,4 +1,5 @@
-//! The behaviour tests of `tandemfs-posix` on real mounts, one mount for all tests of each mode.
+//! The behaviour tests of `tandemfs-posix` on real mounts, one mount for all tests of each mode, and by the door of one more, in a
+//! process of their own under `tandemfs run`.
 //!
 //! Without the standard harness, which has no hook after the last test: this program unmounts and checks the device, also when a test
 //! fails; a guardian process unmounts if this program is killed.
@@ -70,6 +71,54 @@ impl Mounted {
     }
 }
 
+/// Whether mounts in a mode differ from ext4.
+fn differs(mode: &str, difference: Difference) -> bool {
+    match difference {
+        Difference::HolesAreData | Difference::TimesOutOfRange | Difference::StoredBehindTheEnd | Difference::CachedWritesMayNotFit => {
+            mode == "relaxed"
+        }
+        Difference::StoredBehindTheEndInThePage | Difference::RefusedBytesAreLoaded => matches!(mode, "strict" | DOOR_MODE),
+        Difference::ChangesUnnoticed | Difference::NoAppendIgnored => mode == DOOR_MODE,
+        _ => true,
+    }
+}
+
+/// The mode of a mount with a door, and what its tests are called.
+const DOOR_MODE: &str = "strict,direct";
+const DOOR: &str = "door";
+/// Names that mount to the process that runs the tests by its door.
+const UNDER: &str = "TANDEMFS_TEST_UNDER";
+
+/// A mount of another process, in front of whose door this one is: `tandemfs run` has started it.
+struct ByDoor(PathBuf);
+
+impl Host for ByDoor {
+    fn name(&self) -> &str {
+        DOOR
+    }
+
+    fn root(&self) -> &Path {
+        &self.0
+    }
+
+    fn differs(&self, difference: Difference) -> bool {
+        differs(DOOR_MODE, difference)
+    }
+}
+
+/// Runs the tests once more, by the door; whether all passed, and calls went by it.
+fn passes_by_door() -> bool {
+    let mounted = Mounted::new(DOOR_MODE, DOOR);
+    let mut command = support::under_run(&mounted.root.to_string_lossy(), &["--report"]);
+    command.arg(std::env::current_exe().expect("this program")).args(std::env::args_os().skip(1)).env(UNDER, &mounted.root);
+    let output = command.stderr(std::process::Stdio::piped()).spawn().and_then(std::process::Child::wait_with_output).expect("run");
+    let said = String::from_utf8_lossy(&output.stderr);
+    eprintln!("{said}");
+    mounted.end();
+    let went = said.lines().any(|line| line.starts_with("tandemfs: ") && line.ends_with("  door"));
+    output.status.success() && went
+}
+
 impl Host for Mounted {
     fn name(&self) -> &str {
         self.name
@@ -80,13 +129,7 @@ impl Host for Mounted {
     }
 
     fn differs(&self, difference: Difference) -> bool {
-        match difference {
-            Difference::HolesAreData | Difference::TimesOutOfRange | Difference::StoredBehindTheEnd | Difference::CachedWritesMayNotFit => {
-                self.mode == "relaxed"
-            }
-            Difference::StoredBehindTheEndInThePage | Difference::RefusedBytesAreLoaded => self.mode == "strict",
-            _ => true,
-        }
+        differs(self.mode, difference)
     }
 
     fn can_remount(&self) -> bool {
@@ -134,8 +177,12 @@ fn main() -> ExitCode {
         ("strict", "strict-ring", true),
         ("strict,atomic", "atomic-ring", true),
     ];
-    if arguments.lists(&modes.map(|(_, name, _)| name)) {
+    let names: Vec<&str> = modes.iter().map(|(_, name, _)| *name).chain([DOOR]).collect();
+    if arguments.lists(&names) {
         return ExitCode::SUCCESS;
+    }
+    if let Some(root) = std::env::var_os(UNDER) {
+        return if run(&ByDoor(root.into()), &arguments) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     if !rustix::process::geteuid().is_root() {
         println!("behaviour tests: not run, only root may act as others and make devices");
@@ -154,6 +201,9 @@ fn main() -> ExitCode {
             failed += run(&mounted, &arguments);
             mounted.end();
         }
+    }
+    if arguments.wants_any(DOOR) && !passes_by_door() {
+        failed += 1;
     }
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -80,6 +80,16 @@ pub fn run(command: &mut Command) -> Output {
     command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
+/// `tandemfs run` on a mount, with further options, before the program that it shall run. Calls go by the door from the first on.
+pub fn under_run(mountpoint: &str, options: &[&str]) -> Command {
+    let tests = std::env::current_exe().expect("this program");
+    let library = tests.parent().expect("a directory").join("libtandemfs_preload.so");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tandemfs"));
+    command.args(["run", "--mount", mountpoint]).args(options).arg("--");
+    command.env("TANDEMFS_PRELOAD", library).env("TANDEMFS_RUN_AFTER", "0");
+    command
+}
+
 /// Runs `tandemfs`, which must succeed, and returns what it said.
 pub fn succeeds(words: &[&str]) -> String {
     let output = tandemfs(words);

@@ -73,6 +73,7 @@ struct Run {
     /// Whether what answers ENOSPC has changed nothing.
     whole_or_nothing: bool,
     /// Whether a mapping shows what was refused until it is made anew, and what was stored in the same pages goes with it.
+    no_append_is_ignored: bool,
     refused_are_loaded: bool,
     done: Vec<String>,
 }
@@ -113,6 +114,7 @@ impl Run {
             held: [false; PAGES],
             scarce,
             whole_or_nothing: scene.differs(Difference::NoSpaceChangesNothing),
+            no_append_is_ignored: scene.differs(Difference::NoAppendIgnored),
             refused_are_loaded: scene.differs(Difference::RefusedBytesAreLoaded),
             done: Vec::new(),
         }
@@ -277,6 +279,9 @@ impl Run {
     }
 
     fn write_by_an_appender(&mut self) {
+        if self.no_append_is_ignored {
+            return self.append(false);
+        }
         self.keep_stores();
         let (offset, length) = self.range();
         let flags = ReadWriteFlags::from_bits_retain(libc::RWF_NOAPPEND as u32);

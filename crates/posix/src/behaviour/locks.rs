@@ -9,7 +9,7 @@ use rustix::fs::{FlockOperation, inotify};
 use rustix::io::Errno;
 
 use super::sizes::open;
-use crate::scene::{Scene, refused};
+use crate::scene::{Difference, Scene, refused};
 use crate::sys::{self, LockOwner};
 
 pub(crate) fn whole_files(scene: &Scene<'_>) {
@@ -107,17 +107,18 @@ pub(crate) fn notices(scene: &Scene<'_>) {
         seen.push((event.events(), name));
     }
     use inotify::ReadFlags as Flags;
-    for (flags, name) in [
-        (Flags::CREATE, "file"),
-        (Flags::OPEN, "file"),
-        (Flags::MODIFY, "file"),
-        (Flags::CLOSE_WRITE, "file"),
+    let was_seen = |(flags, name): &(Flags, &str)| seen.iter().any(|(events, of)| events == flags && of == name);
+    let of_descriptors = [(Flags::CREATE, "file"), (Flags::OPEN, "file"), (Flags::MODIFY, "file"), (Flags::CLOSE_WRITE, "file")];
+    let of_paths = [
         (Flags::MOVED_FROM, "file"),
         (Flags::MOVED_TO, "moved"),
         (Flags::ATTRIB, "moved"),
         (Flags::DELETE, "moved"),
         (Flags::CREATE | Flags::ISDIR, "directory"),
-    ] {
-        assert!(seen.iter().any(|(events, of)| *events == flags && of == name), "{flags:?} of {name}: {seen:?}");
+    ];
+    assert!(of_descriptors.iter().all(was_seen), "{seen:?}");
+    match scene.differs(Difference::ChangesUnnoticed) {
+        true => assert!(!of_paths.iter().any(was_seen), "they went by the kernel: {seen:?}"),
+        false => assert!(of_paths.iter().all(was_seen), "{seen:?}"),
     }
 }

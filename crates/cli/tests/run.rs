@@ -1,0 +1,410 @@
+//! `tandemfs run`: unchanged programs by the direct door, beside the same by the mount. As root: the daemon must see who its clients are.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, SystemTime};
+
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use support::{Mount, Place, run, under_run};
+use tandemfs_protocol::{Reception, Refusal, VERSION};
+
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/client.c");
+
+/// A mount with a door, and the program `run/client.c`.
+struct Scene {
+    place: Place,
+    mount: Mount,
+    client: String,
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self::with("direct,strict,allow_other", &[])
+    }
+
+    fn with(options: &str, compiler_options: &[&str]) -> Self {
+        let place = Place::formatted();
+        fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).expect("changed");
+        let mount = place.mount(options);
+        let client = place.path("client");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O1", "-D_FORTIFY_SOURCE=2", "-pthread", "-o", &client, SOURCE]).args(compiler_options);
+        let compiled = run(&mut compiler);
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        Self { place, mount, client }
+    }
+
+    fn directory(&self, name: &str) -> String {
+        let path = self.mount.path(name);
+        fs::create_dir(&path).expect("made");
+        path.to_str().expect("UTF-8").to_owned()
+    }
+
+    fn under(&self, options: &[&str]) -> Command {
+        under_run(&self.place.mountpoint(), options)
+    }
+
+    fn end(self) {
+        self.mount.unmount();
+        self.place.check();
+    }
+}
+
+/// What a program printed; it must have succeeded.
+fn said(output: &Output, what: &str) -> String {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{what}: {} {}{errors}", output.status, String::from_utf8_lossy(&output.stdout));
+    String::from_utf8(output.stdout.clone()).expect("UTF-8")
+}
+
+/// The report: counts by call and way.
+fn report(output: &Output) -> BTreeMap<(String, String), u64> {
+    let text = String::from_utf8_lossy(&output.stderr);
+    let row = |line: &str| {
+        let mut words = line.strip_prefix("tandemfs: ")?.split_whitespace();
+        let (call, count) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
+        Some(((call, words.collect::<Vec<_>>().join(" ")), count))
+    };
+    text.lines().filter_map(row).collect()
+}
+
+fn by_door(report: &BTreeMap<(String, String), u64>, call: &str) -> u64 {
+    report.get(&(call.to_owned(), "door".to_owned())).copied().unwrap_or(0)
+}
+
+/// Runs a part of the client by the mount and by the door; both must say the same. Returns the report.
+fn same_by_both_ways(scene: &Scene, part: &str) -> BTreeMap<(String, String), u64> {
+    let (first, second) = (scene.directory(&format!("{part}-mount")), scene.directory(&format!("{part}-door")));
+    let mount = said(&run(Command::new(&scene.client).args([part, &first])), part);
+    let output = run(scene.under(&["--report"]).args([&scene.client, part, &second]));
+    let door = said(&output, part);
+    for (mount, door) in mount.lines().zip(door.lines()) {
+        assert_eq!(door, mount, "{part}");
+    }
+    assert_eq!(door.lines().count(), mount.lines().count());
+    assert!(door.ends_with("done\n"), "{door}");
+    report(&output)
+}
+
+#[test]
+fn each_call_returns_what_the_mount_returns() {
+    let scene = Scene::new();
+    let report = same_by_both_ways(&scene, "calls");
+    for call in ["stat", "access", "unlink", "rmdir", "mkdir", "rename", "link", "symlink", "readlink", "chmod", "chown", "utimensat"] {
+        assert!(by_door(&report, call) > 0, "{call}: {report:?}");
+    }
+    for call in ["getxattr", "setxattr", "listxattr", "removexattr"] {
+        assert!(by_door(&report, call) > 0, "{call}: {report:?}");
+    }
+    scene.end();
+}
+
+#[test]
+fn attributes_are_the_kernels_to_the_bit() {
+    let scene = Scene::new();
+    let report = same_by_both_ways(&scene, "structures");
+    assert!(by_door(&report, "stat") > 0 && by_door(&report, "statx") > 0, "{report:?}");
+    scene.end();
+}
+
+#[test]
+fn a_signal_may_come_at_any_moment_and_its_handler_may_jump() {
+    let scene = Scene::new();
+    let report = same_by_both_ways(&scene, "signals");
+    assert!(by_door(&report, "stat") > 0 && by_door(&report, "mkdir") > 0, "{report:?}");
+    scene.end();
+}
+
+#[test]
+fn threads_fork_and_spawn() {
+    let scene = Scene::new();
+    let report = same_by_both_ways(&scene, "forks");
+    assert!(by_door(&report, "mkdir") > 0, "{report:?}");
+    // Those of vfork and of a raw system call.
+    assert!(report.keys().any(|(_, way)| way.starts_with("mount: another process")), "{report:?}");
+    scene.end();
+}
+
+#[test]
+fn a_program_may_close_everything() {
+    let scene = Scene::new();
+    let report = same_by_both_ways(&scene, "closes");
+    assert!(by_door(&report, "mkdir") > 0, "{report:?}");
+    scene.end();
+}
+
+#[test]
+fn credentials_hold_from_the_call_that_sets_them() {
+    let scene = Scene::new();
+    let report = same_by_both_ways(&scene, "ids");
+    assert!(by_door(&report, "stat") > 0, "{report:?}");
+    scene.end();
+}
+
+#[test]
+fn another_root_is_the_kernels() {
+    let scene = Scene::new();
+    let report = same_by_both_ways(&scene, "roots");
+    assert!(by_door(&report, "stat") > 0, "{report:?}");
+    scene.end();
+}
+
+#[test]
+fn static_programs_run_by_the_mount() {
+    let scene = Scene::with("direct,strict,allow_other", &["-static"]);
+    let report = same_by_both_ways(&scene, "calls");
+    assert_eq!(report.len(), 0, "{report:?}");
+    scene.end();
+}
+
+#[test]
+fn programs_find_the_kernels_errors_when_the_daemon_dies() {
+    let scene = Scene::new();
+    let directory = scene.directory("d");
+    let mut command = scene.under(&[]);
+    let mut child = command.args([&scene.client, "until_it_fails", &directory]).stdout(Stdio::piped()).spawn().expect("run");
+    let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    output.read_line(&mut line).expect("read");
+    assert_eq!(line, "ready\n");
+    std::thread::sleep(Duration::from_millis(200));
+    scene.mount.kill();
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).expect("read");
+    assert!(child.wait().expect("ended").success(), "{rest}");
+    // By the mount a request in flight is called off, and a path may be looked up when the mount is gone as well.
+    let ends = [libc::ENOTCONN, libc::ECONNABORTED].map(|number| format!(" {number}"));
+    let gone = format!(" {}", libc::ENOENT);
+    let lines: Vec<&str> = rest.lines().collect();
+    let is_told = |line: &&str| ends.iter().any(|end| line.ends_with(end));
+    assert!(lines.len() == 5 && lines[..3].iter().all(is_told) && (is_told(&lines[3]) || lines[3].ends_with(&gone)), "{rest}");
+    scene.place.mount("strict").unmount();
+    scene.place.check();
+}
+
+/// Programs of Debian, from a script, whose output and files must be the same by both ways.
+const SCRIPT: &str = r#"
+set -eu
+mkdir tree && cd tree
+for directory in a b c; do mkdir $directory; for file in 1 2 3 4 5; do echo "$directory $file" > $directory/$file; done; done
+ln -s a/1 link; ln a/2 hard; mkfifo pipe; chmod 600 b/1; touch -d '2001-02-03 04:05:06.7 UTC' b/2; ln -s /etc absolute; ln -s nowhere dangling
+cp -a . ../copy; diff -r --no-dereference a ../copy/a
+find . -printf '%p %y %m %s %n %l\n' | sort
+ls -R1F . ; ls -l b/2 --time-style=full-iso | cut -d' ' -f1,2,5-
+tar cf ../archive.tar . ; mkdir ../unpacked; tar xf ../archive.tar -C ../unpacked; (cd ../unpacked; find . -type f | sort | xargs md5sum)
+mv a/1 moved; mv c renamed; rm -r b; rmdir ../unpacked/b 2>&1 || true; rm -rf ../unpacked
+cat moved | (while read -r line; do echo "read $line"; done)
+dd if=/dev/zero of=zeros bs=4096 count=100 conv=fsync status=none; stat -c '%s %F' zeros; truncate -s 1M zeros; du --apparent-size -b zeros
+for number in $(seq 200 -1 1); do echo $number; done | sort -n -S 1M -T . | md5sum
+test -e link && test ! -e dangling && test -L dangling && echo tested
+cat none 2>&1 || true; mkdir renamed 2>&1 || true; rm renamed 2>&1 || true; cd /; cd "$OLDPWD"; pwd -P | sed 's/.*tree/tree/'
+chmod -R g-w . ; chgrp -R 7 renamed; stat -c '%n %g %a' renamed/*
+install -m 750 moved installed; stat -c %a installed; readlink -f link | sed 's/.*tree/tree/' || true
+"#;
+const PYTHON: &str = r#"
+import os, shutil, subprocess, tempfile, multiprocessing, sqlite3, mmap
+os.makedirs("p/q/r"); open("p/f", "w").write("x" * 1000)
+print(sorted(os.listdir("p")), os.path.getsize("p/f"), os.access("p/f", os.W_OK), os.path.exists("p/none"))
+shutil.copytree("p", "s"); os.replace("s/f", "s/g"); print([sorted(x[1:]) for x in os.walk("s")])
+with tempfile.TemporaryDirectory(dir=".") as d: open(d + "/t", "w").close()
+print(subprocess.run(["sh", "-c", "stat -c %s p/f; mkdir u; rmdir u"], capture_output=True, close_fds=True, cwd=".").stdout)
+def work(n): os.mkdir(f"w{n}"); os.rename(f"w{n}", f"v{n}"); return os.stat(f"v{n}").st_nlink
+if __name__ == "__main__":
+    multiprocessing.set_start_method("fork")
+    with multiprocessing.Pool(4) as pool: print(pool.map(work, range(20)))
+    db = sqlite3.connect("db"); db.execute("pragma journal_mode=delete"); db.execute("create table t(a)")
+    for n in range(20): db.execute("insert into t values(?)", (n,)); db.commit()
+    print(db.execute("select sum(a) from t").fetchone(), sorted(n for n in os.listdir(".") if n.startswith("db")))
+    f = open("p/f", "r+b"); m = mmap.mmap(f.fileno(), 0); m[0:3] = b"abc"; m.flush(); print(open("p/f").read(4), os.stat("p/f").st_size)
+    try: os.rmdir("p")
+    except OSError as e: print(e.errno)
+    shutil.rmtree("s"); print(os.path.exists("s"))
+"#;
+
+const GIT: &str = r#"
+set -eu
+export GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_DATE=2001-01-01T00:00:00Z GIT_COMMITTER_DATE=2001-01-01T00:00:00Z
+export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
+git init -q -b main repository; cd repository
+for file in 1 2 3; do mkdir d$file; for n in $(seq 30); do echo $file $n > d$file/$n; done; done
+git add .; git commit -qm one; git mv d1 e1; echo x >> d2/1; git status --porcelain | sort; git commit -qam two; git log --oneline
+git checkout -q HEAD~1; ls; git checkout -q main; git gc -q; git fsck --no-progress; git clone -q . ../clone; (cd ../clone; git status --porcelain; git log --format=%H)
+sqlite3 ../s.db 'pragma journal_mode=wal; create table t(a); insert into t values(1),(2); select sum(a) from t;'
+perl -e 'mkdir "p" or die; open F, ">", "p/f"; close F; rename "p/f", "p/g"; print -e "p/g", " ", (stat "p/g")[7], "\n"; unlink "p/g"; rmdir "p" or die; print fork() ? (wait, $?)[1] : exit 0, "\n"; chdir "/"; '
+"#;
+
+fn script_is_the_same_by_both_ways(scene: &Scene, name: &str, program: &[&str]) {
+    let (first, second) = (scene.directory(&format!("{name}-mount")), scene.directory(&format!("{name}-door")));
+    let mount = run(Command::new(program[0]).args(&program[1..]).current_dir(&first));
+    let door = run(scene.under(&["--report"]).args(program).current_dir(&second));
+    assert_eq!(said(&door, name).replace(&second, "HERE"), said(&mount, name).replace(&first, "HERE"), "{name}");
+    let report = report(&door);
+    assert!(by_door(&report, "stat") + by_door(&report, "statx") > 10, "{name}: {report:?}");
+    let tree = |directory: &str| {
+        let listed = run(Command::new("sh")
+            .args(["-c", "find . -type f ! -path '*/.git/*' ! -name '*.tar' ! -name 'db*' | sort | xargs md5sum"])
+            .current_dir(directory));
+        said(&listed, name)
+    };
+    assert_eq!(tree(&second), tree(&first), "{name}");
+}
+
+#[test]
+fn unchanged_programs_do_the_same() {
+    let scene = Scene::new();
+    for (name, program) in [("shell", ["bash", "-c", SCRIPT]), ("python", ["python3", "-c", PYTHON]), ("git", ["bash", "-c", GIT])] {
+        script_is_the_same_by_both_ways(&scene, name, &program);
+    }
+    scene.end();
+}
+
+#[test]
+fn io_past_libc_is_coherent() {
+    let scene = Scene::new();
+    let directory = scene.directory("d");
+    for engine in ["psync", "libaio", "io_uring"] {
+        let words = [
+            "--name=j",
+            "--rw=randrw",
+            "--bs=4k",
+            "--size=2m",
+            "--verify=crc32c",
+            "--output-format=terse",
+            "--verify_fatal=1",
+            "--direct=1",
+        ];
+        let job = format!("--filename={directory}/{engine}");
+        let output = run(scene.under(&[]).arg("fio").args(words).args([&format!("--ioengine={engine}"), &job]));
+        said(&output, engine);
+        assert_eq!(fs::metadata(format!("{directory}/{engine}")).expect("there").size(), 2 << 20);
+    }
+    scene.end();
+}
+
+#[test]
+fn a_mount_inside_is_the_kernels() {
+    let scene = Scene::new();
+    let inner = scene.directory("inner");
+    fs::write(format!("{inner}/below"), "").expect("written");
+    said(&run(Command::new("mount").args(["-t", "tmpfs", "tmpfs", &inner])), "mount");
+    let seen = run(scene.under(&["--report"]).args(["sh", "-c", "stat -c %s \"$0/below\"; mkdir $0/x && ls -F $0", &inner]));
+    said(&run(Command::new("umount").arg(&inner)), "umount");
+    assert_eq!(String::from_utf8_lossy(&seen.stdout), "x/\n");
+    assert!(report(&seen).keys().any(|(_, way)| way == "mount: something is mounted there"), "{:?}", report(&seen));
+    scene.end();
+}
+
+#[test]
+fn without_a_door_the_program_runs_by_the_mount() {
+    let scene = Scene::with("strict", &[]);
+    let output = run(scene.under(&[]).args(["stat", "-c", "%F", &scene.place.mountpoint()]));
+    assert_eq!(said(&output, "stat"), "directory\n");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("no direct door") && errors.contains("runs by the mount") && errors.lines().count() == 1, "{errors}");
+    let output = run(scene.under(&[]).env("TANDEMFS_PRELOAD", "/none.so").args(["echo", "done"]));
+    assert_eq!(said(&output, "echo"), "done\n");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/none.so: there is no such library"));
+    scene.end();
+}
+
+#[test]
+fn a_door_of_another_version_is_not_used() {
+    let scene = Scene::new();
+    let device = fs::metadata(scene.mount.root()).expect("there").dev();
+    let prefix = tandemfs_protocol::socket::prefix(rustix::fs::major(device), rustix::fs::minor(device));
+    let directories = tandemfs_protocol::socket::directories(0);
+    let directory = directories.iter().find(|directory| {
+        fs::read_dir(directory).into_iter().flatten().flatten().any(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
+    });
+    // Newer than the daemon's own, so it is asked first.
+    let path = directory.expect("a daemon's").join(format!("{prefix}0.socket"));
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket");
+    rustix::net::bind(&socket, &SocketAddrUnix::new(&path).expect("a path")).expect("bound");
+    rustix::net::listen(&socket, 4).expect("listening");
+    let later = rustix::fs::Timespec {
+        tv_sec: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after").as_secs() as i64 + 9,
+        tv_nsec: 0,
+    };
+    let times = rustix::fs::Timestamps { last_access: later, last_modification: later };
+    rustix::fs::utimensat(rustix::fs::CWD, &path, &times, rustix::fs::AtFlags::empty()).expect("set");
+    let refusal = Refusal { version: VERSION + (1 << 16), errno: libc::EPROTONOSUPPORT, sentence: "another".into() };
+    let daemon = std::thread::spawn(move || {
+        // The first only looks whether somebody is there.
+        for _ in 0..2 {
+            let peer = rustix::net::accept(&socket).expect("somebody");
+            let _hello = rustix::net::recv(&peer, &mut [0; 256][..], RecvFlags::empty());
+            let _gone = rustix::net::send(&peer, &Reception::Refusal(refusal.clone()).encode(), SendFlags::NOSIGNAL);
+        }
+    });
+    let output = run(scene.under(&[]).args(["echo", "done"]));
+    fs::remove_file(&path).expect("removed");
+    assert_eq!(said(&output, "echo"), "done\n");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("speaks version") && errors.contains("runs by the mount") && errors.lines().count() == 1, "{errors}");
+    daemon.join().expect("no panic");
+    scene.end();
+}
+
+#[test]
+fn the_exit_status_is_that_of_the_program() {
+    let scene = Scene::new();
+    for options in [&[][..], &["--report"]] {
+        let status = |words: &[&str]| run(scene.under(options).args(words)).status.code();
+        assert_eq!(status(&["sh", "-c", "exit 7"]), Some(7), "{options:?}");
+        assert_eq!(status(&["/none"]), Some(127), "{options:?}");
+        assert_eq!(status(&["/etc/passwd"]), Some(126), "{options:?}");
+    }
+    assert_eq!(run(scene.under(&["--report"]).args(["sh", "-c", "kill -KILL $$"])).status.code(), Some(128 + libc::SIGKILL));
+    let said = support::fails(1, "no TandemFS is mounted there", &["run", "--mount", "/proc", "--", "true"]);
+    assert!(said.starts_with("tandemfs: /proc"), "{said}");
+    support::fails(2, "COMMAND", &["run"]);
+    scene.end();
+}
+
+/// A process connects when it has made some calls on the mount: many make a few and end.
+#[test]
+fn the_first_calls_go_by_the_mount() {
+    let scene = Scene::new();
+    let directory = scene.directory("d");
+    let script = "import os\nfor n in range(100): os.mkdir(f'{n}')";
+    let output = run(scene.under(&["--report"]).env_remove("TANDEMFS_RUN_AFTER").args(["python3", "-c", script]).current_dir(directory));
+    said(&output, "python3");
+    let report = report(&output);
+    let early = ("mkdir".to_owned(), "mount: one of the first calls of a process".to_owned());
+    assert!(report.get(&early) == Some(&16) && by_door(&report, "mkdir") == 84, "{report:?}");
+    scene.end();
+}
+
+/// Names of the dynamic symbols that a library defines.
+fn exports(elf: &[u8]) -> Vec<String> {
+    let number = |at: usize, bytes: usize| elf[at..at + bytes].iter().rev().fold(0_usize, |value, byte| value << 8 | usize::from(*byte));
+    let (table, size, count) = (number(0x28, 8), number(0x3a, 2), number(0x3c, 2));
+    let sections: Vec<usize> = (0..count).map(|index| table + index * size).collect();
+    let symbols = *sections.iter().find(|at| number(**at + 4, 4) == 11).expect("SHT_DYNSYM");
+    let names = number(sections[number(symbols + 0x28, 4)] + 0x18, 8);
+    let (start, bytes) = (number(symbols + 0x18, 8), number(symbols + 0x20, 8));
+    let defined = (start..start + bytes).step_by(24).filter(|at| number(at + 6, 2) != 0);
+    let name = |at: usize| elf[names + number(at, 4)..].iter().take_while(|byte| **byte != 0).map(|byte| char::from(*byte)).collect();
+    defined.map(name).filter(|name: &String| !name.is_empty()).collect()
+}
+
+#[test]
+fn only_functions_of_libc_are_exported() {
+    let library = std::env::current_exe().expect("this").parent().expect("a directory").join("libtandemfs_preload.so");
+    let names = exports(&fs::read(library).expect("built"));
+    assert!(names.len() > 60, "{names:?}");
+    for name in names {
+        let text = std::ffi::CString::new(name.clone()).expect("no NUL");
+        // SAFETY: names that end with NUL.
+        let found = unsafe {
+            let newest = libc::dlsym(libc::RTLD_DEFAULT, text.as_ptr());
+            if newest.is_null() { libc::dlvsym(libc::RTLD_DEFAULT, text.as_ptr(), c"GLIBC_2.2.5".as_ptr()) } else { newest }
+        };
+        assert!(!found.is_null(), "{name} is no function of libc");
+    }
+}

@@ -1,0 +1,458 @@
+/* A program of libc, for `tests/run.rs`: what it prints, and how it ends, must not depend on the way that its calls go.
+   client WHAT DIRECTORY */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/stat.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <grp.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <sys/xattr.h>
+#include <time.h>
+#include <unistd.h>
+#include <utime.h>
+
+extern char **environ;
+
+#define CHECK(condition) do { if (!(condition)) { printf("line %d: %s (errno %d)\n", __LINE__, #condition, errno); fflush(stdout); _exit(1); } } while (0)
+/* Prints a call, what it returned, and errno, which a call that succeeds leaves alone. */
+#define SAY(call) do { errno = 0; long result = (long)(call); printf("%s = %ld, %d\n", #call, result, errno); } while (0)
+
+static char directory[PATH_MAX];
+
+static const char *in(const char *name) {
+    static char paths[4][PATH_MAX + 512];
+    static int next;
+    next = (next + 1) % 4;
+    snprintf(paths[next], sizeof paths[next], "%s/%s", directory, name);
+    return paths[next];
+}
+
+static void touch(const char *name) {
+    int file = open(name, O_CREAT | O_WRONLY, 0644);
+    CHECK(file >= 0 && write(file, "x", 1) == 1 && close(file) == 0);
+}
+
+static void calls(void) {
+    struct stat found;
+    char buffer[300], name[300], path[5000];
+    memset(name, 'n', 256), name[256] = 0;
+    memset(path, '/', 4999), path[4999] = 0;
+    touch("file"), touch("other");
+    SAY(mkdir("directory", 0777));
+    SAY(mkdir(in("directory/below"), 01777));
+    SAY(mkdir("directory", 0777));
+    SAY(mkdir("file/x", 0777));
+    SAY(mkdir("none/x", 0777));
+    SAY(mkdir("", 0777));
+    SAY(mkdir(".", 0777));
+    SAY(mkdir("slash/", 0777));
+    SAY(mkdir(name, 0777));
+    SAY(stat(name, &found));
+    SAY(stat(path, &found));
+    SAY(stat("none", &found));
+    SAY(stat("file/", &found));
+    SAY(stat("file/.", &found));
+    SAY(stat("", &found));
+    SAY(stat(in("directory/../file"), &found));
+    SAY(found.st_size);
+    SAY(stat("directory//./below/", &found));
+    SAY(found.st_mode);
+    SAY(symlink("file", "link"));
+    SAY(symlink("loop", "loop"));
+    SAY(symlink("/etc/passwd", "absolute"));
+    SAY(symlink("none", "dangling"));
+    SAY(symlink("", "nothing"));
+    SAY(symlink("x", "file"));
+    SAY(stat("link", &found));
+    SAY(S_ISREG(found.st_mode));
+    SAY(lstat("link", &found));
+    SAY(S_ISLNK(found.st_mode));
+    SAY(lstat("link/", &found));
+    SAY(stat("loop", &found));
+    SAY(stat("absolute", &found));
+    SAY(found.st_uid);
+    SAY(stat("dangling", &found));
+    SAY(fstatat(AT_FDCWD, "", &found, 0));
+    SAY(fstatat(AT_FDCWD, "", &found, AT_EMPTY_PATH));
+    SAY(fstatat(AT_FDCWD, "link", &found, AT_SYMLINK_NOFOLLOW));
+    SAY(fstatat(AT_FDCWD, "link", &found, 0x40000000));
+    SAY(fstatat(-1, "file", &found, 0));
+    SAY(fstatat(-1, in("file"), &found, 0));
+    int file = open("file", O_RDONLY), below = open("directory/below", O_PATH | O_DIRECTORY), plain = open("directory", O_RDONLY);
+    CHECK(file >= 0 && below >= 0 && plain >= 0);
+    SAY(fstatat(file, "x", &found, 0));
+    SAY(fstatat(below, "../../file", &found, 0));
+    SAY(fstatat(plain, "below", &found, 0));
+    SAY(mkdirat(below, "deep", 0700));
+    SAY(unlinkat(below, "deep", 0));
+    SAY(unlinkat(below, "deep", AT_REMOVEDIR));
+    SAY(unlinkat(below, "deep", 0x4000));
+    SAY(readlink("link", buffer, sizeof buffer));
+    SAY(readlink("link", buffer, 2));
+    SAY(readlink("link", buffer, 0));
+    SAY(readlink("file", buffer, sizeof buffer));
+    SAY(readlinkat(plain, "../link", buffer, sizeof buffer));
+    SAY(access("file", F_OK));
+    SAY(access("file", R_OK | W_OK));
+    SAY(access("file", X_OK));
+    SAY(access("none", F_OK));
+    SAY(access("file", 64));
+    SAY(faccessat(plain, "below", R_OK, AT_EACCESS));
+    SAY(faccessat(plain, "below", R_OK, 0x40000000));
+    SAY(euidaccess("file", R_OK));
+    SAY(link("file", "second"));
+    SAY(link("file", "second"));
+    SAY(link("link", "of_link"));
+    SAY(lstat("of_link", &found));
+    SAY(S_ISLNK(found.st_mode));
+    SAY(linkat(AT_FDCWD, "link", below, "followed", AT_SYMLINK_FOLLOW));
+    SAY(linkat(AT_FDCWD, "link", below, "x", 0x40000000));
+    SAY(link("directory", "x"));
+    SAY(link("none", "x"));
+    SAY(stat("second", &found));
+    SAY(found.st_nlink);
+    SAY(rename("second", "third"));
+    SAY(rename("file", "third"));
+    SAY(rename("third", "other"));
+    SAY(rename("none", "x"));
+    SAY(rename("other", "directory"));
+    SAY(rename("directory", "other"));
+    SAY(rename("directory", "directory/below/x"));
+    SAY(rename("other", "x/"));
+    SAY(rename("other", "/dev/null/x"));
+    SAY(rename("other", "/dev/shm/x"));
+    SAY(renameat2(AT_FDCWD, "other", AT_FDCWD, "file", RENAME_NOREPLACE));
+    SAY(renameat2(AT_FDCWD, "other", AT_FDCWD, "directory", RENAME_EXCHANGE));
+    SAY(renameat2(AT_FDCWD, "other", AT_FDCWD, "directory", RENAME_EXCHANGE));
+    SAY(renameat2(AT_FDCWD, "other", AT_FDCWD, "x", 1 << 20));
+    SAY(renameat(AT_FDCWD, "other", below, "moved"));
+    SAY(rename("directory", "moved_directory"));
+    SAY(stat("moved_directory/below/moved", &found));
+    SAY(fstatat(below, "moved", &found, 0));
+    SAY(fstatat(below, "../below/moved", &found, 0));
+    SAY(rename("moved_directory", "directory"));
+    SAY(chmod("file", 0));
+    SAY(stat("file", &found));
+    SAY(found.st_mode);
+    SAY(chmod("file", 06755));
+    SAY(chmod("dangling", 0644));
+    SAY(fchmodat(plain, "below", 0711, 0));
+    SAY(fchmodat(AT_FDCWD, "link", 0711, AT_SYMLINK_NOFOLLOW));
+    SAY(chown("file", -1, -1));
+    SAY(chown("link", 7, 8));
+    SAY(lchown("link", 9, -1));
+    SAY(stat("link", &found));
+    SAY(found.st_uid * 100 + found.st_gid);
+    SAY(found.st_mode);
+    SAY(lstat("link", &found));
+    SAY(found.st_uid * 100 + found.st_gid);
+    SAY(fchownat(below, "moved", 1, 2, 0x40000000));
+    SAY(truncate("file", 100));
+    SAY(truncate("file", -1));
+    SAY(truncate("directory", 0));
+    SAY(stat("file", &found));
+    SAY(found.st_size);
+    struct timespec times[2] = {{1000000000, 123456789}, {0, UTIME_OMIT}}, bad[2] = {{0, 1000000000}, {0, 0}}, far[2] = {{1L << 40, 0}, {-5, 0}};
+    SAY(utimensat(AT_FDCWD, "link", times, 0));
+    SAY(stat("file", &found));
+    SAY(found.st_atim.tv_sec * 1000 + found.st_atim.tv_nsec % 1000);
+    SAY(utimensat(AT_FDCWD, "link", times, AT_SYMLINK_NOFOLLOW));
+    SAY(utimensat(AT_FDCWD, "file", bad, 0));
+    SAY(utimensat(AT_FDCWD, "file", far, 0));
+    SAY(stat("file", &found));
+    SAY(found.st_atim.tv_sec);
+    SAY(found.st_mtim.tv_sec);
+    SAY(utimensat(AT_FDCWD, "none", NULL, 0));
+    SAY(utimensat(AT_FDCWD, "file", NULL, 0));
+    struct timeval values[2] = {{5, 6}, {7, 8}}, wrong[2] = {{5, 1000000}, {7, 8}};
+    SAY(utimes("file", values));
+    SAY(utimes("file", wrong));
+    SAY(lutimes("link", values));
+    SAY(stat("file", &found));
+    SAY(found.st_mtim.tv_sec * 1000000 + found.st_mtim.tv_nsec);
+    struct utimbuf old = {11, 12};
+    SAY(utime("file", &old));
+    SAY(stat("file", &found));
+    SAY(found.st_mtim.tv_sec);
+    SAY(setxattr("file", "user.a", "value", 5, 0));
+    SAY(setxattr("file", "user.a", "value", 5, XATTR_CREATE));
+    SAY(setxattr("file", "user.b", "value", 5, XATTR_REPLACE));
+    SAY(setxattr("file", "user.b", NULL, 0, 0));
+    SAY(setxattr("file", "nothing", "value", 5, 0));
+    SAY(setxattr("file", "user.c", "value", 5, 64));
+    SAY(lsetxattr("link", "user.a", "value", 5, 0));
+    SAY(setxattr("file", "trusted.t", "v", 1, 0));
+    SAY(getxattr("file", "user.a", buffer, sizeof buffer));
+    SAY(memcmp(buffer, "value", 5));
+    SAY(getxattr("file", "user.a", buffer, 3));
+    SAY(getxattr("file", "user.a", NULL, 0));
+    SAY(getxattr("file", "user.b", buffer, sizeof buffer));
+    SAY(getxattr("file", "user.none", buffer, sizeof buffer));
+    SAY(getxattr("file", "security.selinux", buffer, sizeof buffer));
+    SAY(getxattr("file", "system.posix_acl_access", buffer, sizeof buffer));
+    SAY(lgetxattr("link", "user.a", buffer, sizeof buffer));
+    SAY(listxattr("file", buffer, sizeof buffer));
+    SAY(listxattr("file", buffer, 3));
+    SAY(listxattr("file", NULL, 0));
+    SAY(llistxattr("link", buffer, sizeof buffer));
+    SAY(removexattr("file", "user.a"));
+    SAY(removexattr("file", "user.a"));
+    SAY(lremovexattr("link", "user.a"));
+    SAY(unlink("directory"));
+    SAY(unlink("none"));
+    SAY(unlink("file/"));
+    SAY(unlink("loop"));
+    SAY(rmdir("file"));
+    SAY(rmdir("directory"));
+    SAY(rmdir("directory/below/."));
+    SAY(rmdir("directory/below/.."));
+    SAY(rmdir("slash/"));
+    SAY(umask(077));
+    SAY(mkdir("narrow", 0777));
+    SAY(stat("narrow", &found));
+    SAY(found.st_mode);
+    SAY(umask(022));
+    /* A working directory that is removed. */
+    SAY(mkdir("gone", 0777));
+    SAY(chdir("gone"));
+    SAY(stat("../file", &found));
+    SAY(rmdir("../gone"));
+    SAY(stat(".", &found));
+    SAY(found.st_nlink);
+    SAY(stat("x", &found));
+    SAY(mkdir("x", 0777));
+    SAY(chdir(directory));
+    SAY(stat("file", &found));
+    SAY(fchdir(plain));
+    SAY(stat("below", &found));
+    SAY(chdir("/"));
+    SAY(stat(in("file"), &found));
+    SAY(stat(directory[0] == '/' ? directory + 1 : directory, &found));
+}
+
+static void same(const char *path, int flags) {
+    struct stat ours, kernel;
+    memset(&ours, 1, sizeof ours), memset(&kernel, 1, sizeof kernel);
+    CHECK(fstatat(AT_FDCWD, path, &ours, flags) == 0 && syscall(SYS_newfstatat, AT_FDCWD, path, &kernel, flags) == 0);
+    CHECK(memcmp(&ours, &kernel, sizeof ours) == 0);
+    CHECK((flags ? lstat(path, &ours) : stat(path, &ours)) == 0 && memcmp(&ours, &kernel, sizeof ours) == 0);
+    unsigned masks[] = {STATX_BASIC_STATS, STATX_BASIC_STATS | STATX_BTIME, STATX_SIZE, STATX_BTIME, STATX_MODE | STATX_MNT_ID, 0, 0x4000, STATX_DIOALIGN};
+    for (unsigned number = 0; number < sizeof masks / sizeof *masks; number++) {
+        struct statx one, other;
+        memset(&one, 1, sizeof one), memset(&other, 2, sizeof other);
+        CHECK(statx(AT_FDCWD, path, flags, masks[number], &one) == 0);
+        CHECK(syscall(SYS_statx, AT_FDCWD, path, flags, masks[number], &other) == 0);
+        if (memcmp(&one, &other, sizeof one)) {
+            for (unsigned at = 0; at < sizeof one; at++)
+                if (((char *)&one)[at] != ((char *)&other)[at]) printf("%s, mask %x, byte %u: %x, not %x\n", path, masks[number], at, ((unsigned char *)&one)[at], ((unsigned char *)&other)[at]);
+            fflush(stdout);
+            _exit(1);
+        }
+    }
+}
+
+static void structures(void) {
+    touch("file");
+    CHECK(truncate("file", 123456789) == 0);
+    CHECK(mkdir("directory", 02751) == 0 && symlink("file", "link") == 0 && mkfifo("pipe", 0600) == 0);
+    CHECK(mknod("device", S_IFCHR | 0600, makedev(300, 70000)) == 0 && link("file", "second") == 0 && chown("file", 70000, 80000) == 0);
+    struct timespec times[2] = {{1, 999999999}, {1L << 31, 1}};
+    CHECK(utimensat(AT_FDCWD, "file", times, 0) == 0);
+    const char *names[] = {"file", "directory", "link", "pipe", "device", "second", ".", "..", directory};
+    for (unsigned number = 0; number < sizeof names / sizeof *names; number++) same(names[number], 0), same(names[number], AT_SYMLINK_NOFOLLOW);
+}
+
+static sigjmp_buf back;
+static volatile sig_atomic_t taken;
+
+static void handler(int number) {
+    (void)number;
+    struct stat found;
+    int before = errno;
+    if (stat("file", &found) || mkdir("by_handler", 0700) || rmdir("by_handler")) _exit(3);
+    errno = before;
+    if (++taken % 3 == 0) siglongjmp(back, 1);
+}
+
+static void signals(void) {
+    touch("file");
+    struct sigaction action = {.sa_handler = handler};
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+    volatile int rounds = 0, jumps = 0;
+    if (sigsetjmp(back, 1)) jumps++;
+    struct itimerval timer = {{0, 700}, {0, 700}};
+    CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
+    struct stat found;
+    while (taken < 300) {
+        rounds++;
+        if (stat("file", &found) && errno != EINTR) _exit(4);
+        free(malloc(rounds % 3000 + 1));
+        rename("a", "b"), rename("b", "a");
+    }
+    memset(&timer, 0, sizeof timer);
+    CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0 && jumps >= 90);
+    for (int number = 0; number < 100; number++) CHECK(stat("file", &found) == 0);
+}
+
+static volatile int stop;
+
+static void *worker(void *argument) {
+    char name[40];
+    struct stat found;
+    snprintf(name, sizeof name, "of_thread_%ld", (long)argument);
+    while (!stop) {
+        CHECK(mkdir(name, 0700) == 0 && stat(name, &found) == 0 && rmdir(name) == 0 && stat(name, &found) == -1 && errno == ENOENT);
+    }
+    return NULL;
+}
+
+static void child_of(int number) {
+    char name[40];
+    struct stat found;
+    snprintf(name, sizeof name, "of_child_%d", number);
+    for (int round = 0; round < 10; round++) CHECK(mkdir(name, 0700) == 0 && stat(name, &found) == 0 && rmdir(name) == 0);
+}
+
+static void forks(void) {
+    pthread_t threads[20];
+    touch("file");
+    for (long number = 0; number < 20; number++) CHECK(pthread_create(&threads[number], NULL, worker, (void *)number) == 0);
+    for (int number = 0; number < 20; number++) {
+        pid_t child = number % 3 == 2 ? (pid_t)syscall(SYS_fork) : fork();
+        if (child == 0) {
+            child_of(number);
+            if (number % 2) {
+                pid_t grandchild = fork();
+                if (grandchild == 0) child_of(100 + number), _exit(0);
+                int status;
+                CHECK(waitpid(grandchild, &status, 0) == grandchild && status == 0);
+            }
+            _exit(0);
+        }
+        struct stat found;
+        CHECK(child > 0 && stat("file", &found) == 0);
+        pid_t other = vfork();
+        if (other == 0) {
+            if (mkdir("by_vfork", 0700) || rmdir("by_vfork") || chdir("/")) _exit(1);
+            execl("/bin/true", "true", (char *)NULL);
+            _exit(1);
+        }
+        pid_t spawned;
+        char *words[] = {"stat", "file", NULL};
+        posix_spawn_file_actions_t actions;
+        CHECK(posix_spawn_file_actions_init(&actions) == 0 && posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0) == 0);
+        CHECK(posix_spawnp(&spawned, "stat", &actions, NULL, words, environ) == 0);
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        CHECK(waitpid(other, &status, 0) == other && status == 0);
+        CHECK(waitpid(spawned, &status, 0) == spawned && status == 0);
+    }
+    CHECK(system("mkdir by_system && test -d by_system && rmdir by_system") == 0);
+    stop = 1;
+    for (int number = 0; number < 20; number++) pthread_join(threads[number], NULL);
+}
+
+static void closes(void) {
+    struct stat found;
+    touch("file");
+    for (int round = 0; round < 6; round++) {
+        CHECK(stat("file", &found) == 0);
+        int limit = (int)sysconf(_SC_OPEN_MAX);
+        switch (round) {
+        case 0: closefrom(3); break;
+        case 1: CHECK(close_range(3, ~0U, 0) == 0); break;
+        case 2: for (int number = 3; number < limit && number < 70000; number++) close(number); break;
+        case 3: CHECK(syscall(SYS_close_range, 3, ~0U, 0) == 0); break;
+        case 4: for (int number = 3; number < limit && number < 70000; number++) syscall(SYS_close, number); break;
+        case 5: for (int number = 900; number < 1024; number++) CHECK(dup2(0, number) == number); break;
+        }
+        int file = open("file", O_RDONLY);
+        CHECK(file == 3 && fstat(file, &found) == 0 && found.st_size == 1 && close(file) == 0);
+        CHECK(mkdir("directory", 0700) == 0 && rmdir("directory") == 0);
+    }
+    /* Descriptors that took the place of the connection's are the program's. */
+    for (int number = 900; number < 1024; number++) CHECK(fcntl(number, F_GETFD) >= 0);
+}
+
+static void *other_ids(void *argument) {
+    struct stat found;
+    CHECK(syscall(SYS_setresuid, -1, 65534, -1) == 0);
+    CHECK(stat("private/file", &found) == -1 && errno == EACCES);
+    return argument;
+}
+
+static void ids(void) {
+    struct stat found;
+    CHECK(chmod(".", 0755) == 0 && mkdir("private", 0700) == 0 && mkdir("group", 0750) == 0 && chown("group", 0, 4242) == 0);
+    touch("private/file"), touch("group/file");
+    for (int round = 0; round < 3; round++) {
+        CHECK(stat("private/file", &found) == 0 && stat("group/file", &found) == 0);
+        CHECK(setegid(65534) == 0 && seteuid(65534) == 0);
+        CHECK(stat("private/file", &found) == -1 && errno == EACCES && access("private/file", F_OK) == 0);
+        CHECK(stat("group/file", &found) == -1 && errno == EACCES && mkdir("x", 0700) == -1 && errno == EACCES);
+        CHECK(seteuid(0) == 0);
+        gid_t groups[] = {4242};
+        CHECK(setgroups(1, groups) == 0 && seteuid(65534) == 0);
+        CHECK(stat("group/file", &found) == 0 && stat("private/file", &found) == -1 && errno == EACCES);
+        CHECK(seteuid(0) == 0 && setgroups(0, NULL) == 0 && setegid(0) == 0);
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(stat("private/file", &found) == 0 && setresuid(65534, 65534, 65534) == 0);
+        CHECK(stat("private/file", &found) == -1 && errno == EACCES);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, other_ids, NULL) == 0 && pthread_join(thread, NULL) == 0);
+    CHECK(stat("private/file", &found) == 0);
+}
+
+static void roots(void) {
+    struct stat found;
+    touch("file");
+    CHECK(mkdir("root", 0755) == 0);
+    touch("root/inner");
+    CHECK(stat(in("file"), &found) == 0 && chdir("root") == 0 && chroot(".") == 0);
+    CHECK(stat("/inner", &found) == 0 && stat(in("file"), &found) == -1 && errno == ENOENT);
+    CHECK(stat("../inner", &found) == 0 && stat("../file", &found) == -1 && errno == ENOENT && mkdir("/made", 0700) == 0);
+}
+
+static void until_it_fails(void) {
+    struct stat found;
+    touch("file"), printf("ready\n"), fflush(stdout);
+    for (int round = 0;; round++) {
+        char name[40];
+        snprintf(name, sizeof name, "directory_%d", round);
+        if (mkdir(name, 0700)) { printf("mkdir %d\n", errno); break; }
+        if (rmdir(name)) { printf("rmdir %d\n", errno); break; }
+    }
+    SAY(stat("file", &found));
+    SAY(mkdir("directory", 0700));
+    SAY(stat(in("file"), &found));
+}
+
+int main(int count, char **words) {
+    CHECK(count == 3 && realpath(words[2], directory) && chdir(directory) == 0);
+    const struct { const char *name; void (*run)(void); } all[] = {
+        {"calls", calls}, {"structures", structures}, {"signals", signals}, {"forks", forks}, {"closes", closes},
+        {"ids", ids}, {"roots", roots}, {"until_it_fails", until_it_fails},
+    };
+    for (unsigned number = 0; number < sizeof all / sizeof *all; number++)
+        if (!strcmp(all[number].name, words[1])) { all[number].run(); printf("done\n"); return 0; }
+    return 2;
+}

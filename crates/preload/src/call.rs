@@ -1,0 +1,167 @@
+//! A call with one path or two: by the door, or not.
+
+use std::ffi::{c_char, c_int};
+use std::path::Path;
+use std::sync::Arc;
+
+use tandemfs_client::{Errno, Error, File, Result, Start, Why};
+
+use crate::door::Door;
+use crate::inside::Inside;
+use crate::report::{Call, Way, count};
+use crate::settings::{self, Settings};
+use crate::start::{self, Begun};
+use crate::{directories, door};
+
+/// What a call does to the file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Nothing: it may be made again.
+    Looks,
+    /// It must not be made twice ([PL5] of `lib.rs`).
+    Changes,
+}
+
+/// A descriptor and a path, as a program gives them.
+pub(crate) type Named = (c_int, *const c_char);
+
+/// A call by the door; none if the mount has to do it, or the path is elsewhere.
+///
+/// # Safety
+/// The path is null, or a text that ends with NUL and stays as it is during the call.
+pub(crate) unsafe fn by_path<T>(
+    call: Call,
+    kind: Kind,
+    named: Named,
+    work: impl FnOnce(Start<'_>, &Path) -> Result<T>,
+) -> Option<std::result::Result<T, Errno>> {
+    // SAFETY: the caller's text.
+    unsafe { by_path_and_door(call, kind, named, |_, start, path| work(start, path)) }
+}
+
+/// As [`by_path`], for work that also needs what the connection keeps.
+///
+/// # Safety
+/// As [`by_path`].
+pub(crate) unsafe fn by_path_and_door<T>(
+    call: Call,
+    kind: Kind,
+    (descriptor, path): Named,
+    work: impl FnOnce(&Door, Start<'_>, &Path) -> Result<T>,
+) -> Option<std::result::Result<T, Errno>> {
+    let settings = settings::get()?;
+    // SAFETY: the caller's text.
+    let begun = unsafe { start::of(settings, descriptor, path) }?;
+    by_door(settings, call, kind, |inside| {
+        let place = Place::of(inside, settings, &begun)?;
+        Ok(work(inside.door(), place.start(inside), begun.path))
+    })
+}
+
+/// As [`by_path`], with two paths, for work that may leave the call to the mount.
+///
+/// # Safety
+/// Each path is null, or a text that ends with NUL and stays as it is during the call.
+pub(crate) unsafe fn by_paths<T>(
+    call: Call,
+    kind: Kind,
+    first: Named,
+    second: Named,
+    work: impl FnOnce((Start<'_>, &Path), (Start<'_>, &Path)) -> std::result::Result<Result<T>, Way>,
+) -> Option<std::result::Result<T, Errno>> {
+    let settings = settings::get()?;
+    // SAFETY: the caller's texts.
+    let (from, to) = unsafe { (start::of(settings, first.0, first.1)?, start::of(settings, second.0, second.1)?) };
+    by_door(settings, call, kind, |inside| {
+        let (old, new) = (Place::of(inside, settings, &from)?, Place::of(inside, settings, &to)?);
+        work((old.start(inside), from.path), (new.start(inside), to.path))
+    })
+}
+
+/// Counts a call on the mount whose arguments are left to the kernel.
+///
+/// # Safety
+/// As [`by_path`].
+pub(crate) unsafe fn leave_to_kernel(call: Call, (descriptor, path): Named) {
+    if let Some(settings) = settings::get() {
+        // SAFETY: the caller's text.
+        if unsafe { start::of(settings, descriptor, path) }.is_some() {
+            count(call, Way::Arguments);
+        }
+    }
+}
+
+fn by_door<T>(
+    settings: &'static Settings,
+    call: Call,
+    kind: Kind,
+    work: impl FnOnce(&Inside) -> std::result::Result<Result<T>, Way>,
+) -> Option<std::result::Result<T, Errno>> {
+    let inside = match Inside::enter(settings) {
+        Ok(inside) => inside,
+        Err(way) => {
+            count(call, way);
+            return None;
+        }
+    };
+    // Nothing was said yet, so the mount may still do it.
+    if kind == Kind::Changes && inside.door().mount().has_ended() {
+        door::ended(inside.door());
+        count(call, Way::Ended);
+        return None;
+    }
+    let way = match work(&inside) {
+        Err(way) => way,
+        Ok(Ok(result)) => {
+            count(call, Way::Door);
+            return Some(Ok(result));
+        }
+        Ok(Err(Error::Crossed(crossed))) => match crossed.why {
+            Why::Absolute => Way::Absolute,
+            Why::AboveRoot => Way::AboveRoot,
+            Why::MountPoint => Way::MountPoint,
+            Why::RemovedDirectory => Way::RemovedDirectory,
+            Why::SpecialFile => Way::SpecialFile,
+            Why::NotServed => Way::NotServed,
+        },
+        Ok(Err(Error::Errno(Errno::NOTCONN | Errno::PROTO))) => {
+            door::ended(inside.door());
+            if kind == Kind::Changes {
+                count(call, Way::Door);
+                return Some(Err(Errno::NOTCONN)); // [PL5]
+            }
+            Way::Ended
+        }
+        Ok(Err(Error::Errno(Errno::NOMEM))) if kind == Kind::Looks => Way::NoMemory,
+        Ok(Err(Error::Errno(number))) => {
+            count(call, Way::Door);
+            return Some(Err(number));
+        }
+    };
+    count(call, way);
+    None
+}
+
+/// Where a path begins, for the door.
+enum Place {
+    Root,
+    Directory(Arc<File>),
+}
+
+impl Place {
+    fn of(inside: &Inside, settings: &Settings, begun: &Begun<'_>) -> std::result::Result<Self, Way> {
+        match begun.inode {
+            None => Ok(Self::Root),
+            Some(inode) => {
+                directories::handle(inside.door(), settings, begun.descriptor, inode).map(Self::Directory).ok_or(Way::UnknownDirectory)
+            }
+        }
+    }
+
+    fn start<'s>(&'s self, inside: &'s Inside) -> Start<'s> {
+        match self {
+            Self::Root => Start::Root(inside.door().mount()),
+            Self::Directory(file) => Start::Directory(file),
+        }
+    }
+}

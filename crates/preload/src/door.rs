@@ -1,0 +1,302 @@
+//! The connection of this process: when it is made, who may use it, how it ends ([PL2], [PL4] and [PL6] of `lib.rs`).
+
+use std::ffi::c_int;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tandemfs_client::{Mount, Options};
+
+use crate::directories::Directories;
+use crate::report::Way;
+use crate::settings::{self, Settings};
+use crate::sys;
+
+/// Threads of this process that may be in a call at once.
+const SLOTS: u32 = 16;
+/// Shared memory for data: texts of requests, values of attributes. Files are read and written by the mount.
+const DATA_BYTES: u64 = 512 << 10;
+/// How long who wants nobody inside waits: a daemon may be slow, and then the door is not used any more.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+/// Where our descriptors are, below the limit of the process.
+const DESCRIPTORS_BELOW_LIMIT: u64 = 24;
+const DESCRIPTORS_FROM_MAX: u64 = 1000;
+
+/// A connection.
+pub(crate) struct Door {
+    /// Dropped by hand, since that closes descriptors.
+    parts: ManuallyDrop<Parts>,
+    descriptors: [Option<(c_int, (u64, u64))>; 2],
+    process: i32,
+    ids: (u32, u32),
+}
+
+struct Parts {
+    directories: Mutex<Directories>,
+    mount: Mount,
+}
+
+/// The connection of the process.
+enum State {
+    /// None yet.
+    New,
+    Open(Arc<Door>),
+    /// It could not be made, or ended: the mount serves this process, until its credentials change.
+    Without,
+}
+
+static STATE: Mutex<State> = Mutex::new(State::New);
+/// Calls on the mount so far.
+static CALLS: AtomicU32 = AtomicU32::new(0);
+/// Threads in calls, and threads that want nobody there.
+static INSIDE: AtomicU32 = AtomicU32::new(0);
+static CLOSING: AtomicU32 = AtomicU32::new(0);
+/// The process that may use the door: this one, unless it came about in a way that is not known here.
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+/// Not any more, in this process and its forks.
+static OVER: AtomicBool = AtomicBool::new(false);
+/// Numbers of our descriptors, −1 for none.
+pub(crate) static DESCRIPTORS: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
+
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a descriptor is, to know it again.
+fn identity(descriptor: c_int) -> Option<(u64, u64)> {
+    let found = sys::known(descriptor, c"", libc::AT_EMPTY_PATH, libc::STATX_INO)?;
+    Some((libc::makedev(found.stx_dev_major, found.stx_dev_minor), found.stx_ino))
+}
+
+impl Door {
+    fn open(settings: &Settings) -> Option<Self> {
+        let socket = connected(settings)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(settings.mountpoint.as_c_str(), flags, Mode::empty()).ok()?;
+        // [PL1]: what is shown to the daemon, and what calls are held against, is one mount.
+        if settings.mount.inode(root.as_raw_fd(), c"") != Some(settings.mount.root) {
+            return None;
+        }
+        let options = Options { slots: SLOTS, data_bytes: DATA_BYTES, descriptors_from: descriptors_from(), ..Options::default() };
+        let (process, ids) = (sys::process_id(), sys::effective_ids());
+        let mount = Mount::over(socket, root, &options).ok()?;
+        let mut descriptors = [None; 2];
+        for ((known, number), kept) in descriptors.iter_mut().zip(&DESCRIPTORS).zip(mount.descriptors()) {
+            let kept = kept.as_raw_fd();
+            *known = Some((kept, identity(kept)?));
+            number.store(kept, SeqCst);
+        }
+        let parts = ManuallyDrop::new(Parts { directories: Mutex::default(), mount });
+        Some(Self { parts, descriptors, process, ids })
+    }
+
+    pub(crate) fn mount(&self) -> &Mount {
+        &self.parts.mount
+    }
+
+    pub(crate) fn directories(&self) -> MutexGuard<'_, Directories> {
+        self.parts.directories.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether each descriptor still is what it was: a program may have closed them past this library ([PL6]).
+    fn has_its_descriptors(&self) -> bool {
+        self.descriptors.iter().flatten().all(|(number, was)| identity(*number) == Some(*was))
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        DESCRIPTORS.iter().for_each(|number| number.store(-1, SeqCst));
+        if self.has_its_descriptors() {
+            // SAFETY: once, and nobody uses it any more.
+            unsafe { ManuallyDrop::drop(&mut self.parts) };
+        }
+    }
+}
+
+/// A socket to the daemon, which is the one whose mount it is.
+fn connected(settings: &Settings) -> Option<OwnedFd> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).ok()?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(&settings.socket).ok()?).ok()?;
+    let peer = rustix::net::sockopt::socket_peercred(&socket).ok()?;
+    (peer.uid.as_raw() == settings.user).then_some(socket)
+}
+
+fn descriptors_from() -> u32 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    limit.saturating_sub(DESCRIPTORS_BELOW_LIMIT).min(DESCRIPTORS_FROM_MAX) as u32
+}
+
+/// Whether this is the process, and not one that shares its memory ([PL2]).
+pub(crate) fn is_own_process() -> bool {
+    PROCESS.load(SeqCst) == sys::process_id()
+}
+
+/// Lets the calling thread into a call, all of whose signals are blocked.
+pub(crate) fn enter(settings: &'static Settings) -> Result<Arc<Door>, Way> {
+    if OVER.load(SeqCst) {
+        return Err(Way::NoConnection);
+    }
+    let process = sys::process_id();
+    if PROCESS.load(SeqCst) != process {
+        return Err(Way::OtherProcess);
+    }
+    let before = INSIDE.fetch_add(1, SeqCst);
+    let entered = if CLOSING.load(SeqCst) != 0 {
+        Err(Way::Leaving)
+    } else if before >= SLOTS {
+        Err(Way::Busy)
+    } else {
+        door(settings)
+    };
+    match entered {
+        Ok(door) if door.process == process && door.ids == sys::effective_ids() => Ok(door),
+        Ok(door) => {
+            leave(door);
+            Err(Way::OtherProcess)
+        }
+        Err(way) => {
+            INSIDE.fetch_sub(1, SeqCst);
+            Err(way)
+        }
+    }
+}
+
+/// The end of a call.
+pub(crate) fn leave(door: Arc<Door>) {
+    drop(door);
+    INSIDE.fetch_sub(1, SeqCst);
+}
+
+fn door(settings: &'static Settings) -> Result<Arc<Door>, Way> {
+    let mut state = state();
+    match &*state {
+        State::Open(door) => return Ok(Arc::clone(door)),
+        State::Without => return Err(Way::NoConnection),
+        State::New if CALLS.load(SeqCst) < settings.calls_before => {
+            CALLS.fetch_add(1, SeqCst);
+            return Err(Way::Early);
+        }
+        State::New => {}
+    }
+    let Some(door) = Door::open(settings).map(Arc::new) else {
+        *state = State::Without;
+        return Err(Way::NoConnection);
+    };
+    *state = State::Open(Arc::clone(&door));
+    Ok(door)
+}
+
+/// The connection is no more: the mount serves this process.
+pub(crate) fn ended(door: &Arc<Door>) {
+    let mut state = state();
+    if matches!(&*state, State::Open(current) if Arc::ptr_eq(current, door)) {
+        *state = State::Without;
+    }
+}
+
+/// New files do not get these permissions from now on.
+pub(crate) fn set_umask(umask: u16) {
+    if is_own_process() {
+        let blocked = sys::Signals::ALL.set();
+        if let State::Open(door) = &*state() {
+            door.mount().set_umask(umask);
+        }
+        blocked.set();
+    }
+}
+
+/// Does something while nobody is inside and no connection is open: for what changes who this process is.
+pub(crate) fn without_connection<T>(work: impl FnOnce() -> T) -> T {
+    if settings::get().is_none() || !is_own_process() {
+        return work();
+    }
+    let blocked = sys::Signals::ALL.set();
+    if close() {
+        let was_open = std::mem::replace(&mut *state(), State::New);
+        drop(was_open);
+    } else {
+        OVER.store(true, SeqCst);
+    }
+    blocked.set();
+    // The change of ids reaches the other threads by a signal of libc's, so they must be able to take it.
+    let result = work();
+    CLOSING.fetch_sub(1, SeqCst);
+    result
+}
+
+/// The door is not used any more.
+pub(crate) fn end() {
+    if settings::get().is_some() && is_own_process() {
+        OVER.store(true, SeqCst);
+        without_connection(|| ());
+    }
+}
+
+/// Waits until nobody is inside; whether that came about. Nobody enters until `CLOSING` is lowered.
+fn close() -> bool {
+    CLOSING.fetch_add(1, SeqCst);
+    let mut started = None;
+    while INSIDE.load(SeqCst) != 0 {
+        if started.get_or_insert_with(std::time::Instant::now).elapsed() > PATIENCE {
+            return false;
+        }
+        sys::pause();
+    }
+    true
+}
+
+/// Whether this process is in a fork that is watched, and whether the thread that forks has found nobody inside.
+static FORKS: AtomicBool = AtomicBool::new(false);
+static IS_EMPTY: AtomicBool = AtomicBool::new(true);
+
+extern "C" fn before_fork() {
+    if is_own_process() {
+        IS_EMPTY.store(close(), SeqCst);
+        FORKS.store(true, SeqCst);
+    }
+}
+
+extern "C" fn after_fork_here() {
+    if is_own_process() {
+        FORKS.store(false, SeqCst);
+        CLOSING.fetch_sub(1, SeqCst);
+    }
+}
+
+/// [PL4]
+extern "C" fn after_fork_in_child() {
+    // Of a process that came about otherwise, nothing is known.
+    if !FORKS.swap(false, SeqCst) {
+        return;
+    }
+    CLOSING.store(0, SeqCst);
+    INSIDE.store(0, SeqCst);
+    CALLS.store(0, SeqCst);
+    if !IS_EMPTY.load(SeqCst) {
+        OVER.store(true, SeqCst); // somebody inside has our locks
+        return;
+    }
+    // The shared memory is not here; what knows of it is left as it is.
+    if let State::Open(door) = std::mem::replace(&mut *state(), State::New) {
+        DESCRIPTORS.iter().for_each(|number| number.store(-1, SeqCst));
+        if door.has_its_descriptors() {
+            door.descriptors.iter().flatten().for_each(|(number, _)| sys::close(*number));
+        }
+        std::mem::forget(door);
+    }
+    PROCESS.store(sys::process_id(), SeqCst);
+}
+
+/// The start: this process, and its forks.
+pub(crate) fn watch_forks() {
+    PROCESS.store(sys::process_id(), SeqCst);
+    // SAFETY: three functions that stay.
+    let failed = unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_here), Some(after_fork_in_child)) };
+    if failed != 0 {
+        OVER.store(true, SeqCst);
+    }
+}

@@ -1,0 +1,47 @@
+//! A call by the door: from its start to its end no signal is taken ([PL3] of `lib.rs`).
+
+use std::sync::Arc;
+
+use crate::door::{self, Door};
+use crate::report::Way;
+use crate::settings::Settings;
+use crate::sys::{self, Signals};
+
+/// A thread in a call.
+pub(crate) struct Inside {
+    door: Option<Arc<Door>>,
+    before: Signals,
+    errno: i32,
+}
+
+impl Inside {
+    pub(crate) fn enter(settings: &'static Settings) -> Result<Self, Way> {
+        let errno = sys::errno();
+        let before = Signals::ALL.set();
+        match door::enter(settings) {
+            Ok(door) => Ok(Self { door: Some(door), before, errno }),
+            Err(way) => {
+                before.set();
+                sys::set_errno(errno);
+                Err(way)
+            }
+        }
+    }
+
+    pub(crate) fn door(&self) -> &Arc<Door> {
+        match &self.door {
+            Some(door) => door,
+            None => unreachable!("it goes at the end"),
+        }
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        if let Some(door) = self.door.take() {
+            door::leave(door);
+        }
+        sys::set_errno(self.errno);
+        self.before.set();
+    }
+}

@@ -1,0 +1,113 @@
+//! System calls past libc, whose functions this library stands in front of, and errno.
+
+use std::ffi::{CStr, c_int};
+
+/// A system call. The result is as the kernel returns it: a negative errno on failure.
+///
+/// # Safety
+/// As the call says of its arguments.
+#[cfg(target_arch = "x86_64")]
+pub(crate) unsafe fn call(number: libc::c_long, arguments: [usize; 5]) -> isize {
+    let result: isize;
+    let [a, b, c, d, e] = arguments;
+    // SAFETY: the kernel changes nothing but the result, rcx, r11 and what the arguments point to, which the caller answers for.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack)
+        );
+    }
+    result
+}
+
+/// A system call. The result is as the kernel returns it: a negative errno on failure.
+///
+/// # Safety
+/// As the call says of its arguments.
+#[cfg(target_arch = "aarch64")]
+pub(crate) unsafe fn call(number: libc::c_long, arguments: [usize; 5]) -> isize {
+    let result: isize;
+    let [a, b, c, d, e] = arguments;
+    // SAFETY: the kernel changes nothing but the result and what the arguments point to, which the caller answers for.
+    unsafe {
+        std::arch::asm!(
+            "svc 0",
+            in("x8") number, inlateout("x0") a => result, in("x1") b, in("x2") c, in("x3") d, in("x4") e,
+            options(nostack)
+        );
+    }
+    result
+}
+
+pub(crate) fn process_id() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { call(libc::SYS_getpid, [0; 5]) as i32 }
+}
+
+/// The ids that a thread's accesses have, but for setfsuid(2).
+pub(crate) fn effective_ids() -> (u32, u32) {
+    // SAFETY: no arguments.
+    unsafe { (call(libc::SYS_geteuid, [0; 5]) as u32, call(libc::SYS_getegid, [0; 5]) as u32) }
+}
+
+/// statx(2) without a request to the daemon: AT_STATX_DONT_SYNC. None on failure.
+pub(crate) fn known(directory: c_int, path: &CStr, flags: c_int, mask: u32) -> Option<libc::statx> {
+    // SAFETY: all-zero is a value of this plain structure.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    let flags = flags | libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
+    let arguments = [directory as usize, path.as_ptr() as usize, flags as usize, mask as usize, &raw mut found as usize];
+    // SAFETY: the path ends with NUL, and the kernel fills in the structure.
+    let result = unsafe { call(libc::SYS_statx, arguments) };
+    (result == 0).then_some(found)
+}
+
+/// readlink(2) of a file of `/proc`; none on failure and if the target does not fit.
+pub(crate) fn link_target<'b>(path: &CStr, into: &'b mut [u8]) -> Option<&'b [u8]> {
+    let arguments = [libc::AT_FDCWD as usize, path.as_ptr() as usize, into.as_mut_ptr() as usize, into.len(), 0];
+    // SAFETY: the path ends with NUL, and the kernel writes into the buffer, whose length it is told.
+    let result = unsafe { call(libc::SYS_readlinkat, arguments) };
+    usize::try_from(result).ok().filter(|length| *length < into.len()).map(|length| &into[..length])
+}
+
+/// Closes a descriptor that nobody else owns any more.
+pub(crate) fn close(descriptor: c_int) {
+    // SAFETY: the caller's own descriptor.
+    unsafe { call(libc::SYS_close, [descriptor as usize, 0, 0, 0, 0]) };
+}
+
+/// Lets others run for a moment.
+pub(crate) fn pause() {
+    let moment = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
+    // SAFETY: the kernel reads the time.
+    unsafe { call(libc::SYS_nanosleep, [&raw const moment as usize, 0, 0, 0, 0]) };
+}
+
+/// Signals of a thread that are blocked: the kernel's set.
+#[derive(Clone, Copy)]
+pub(crate) struct Signals(u64);
+
+impl Signals {
+    pub(crate) const ALL: Self = Self(!0);
+
+    /// Blocks these alone, also those that libc keeps for itself, and returns what was blocked before.
+    pub(crate) fn set(self) -> Self {
+        let mut before = 0_u64;
+        let (new, old) = (&raw const self.0, &raw mut before);
+        // SAFETY: the kernel reads one set of eight bytes and fills in the other.
+        unsafe { call(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, new as usize, old as usize, 8, 0]) };
+        Self(before)
+    }
+}
+
+pub(crate) fn errno() -> c_int {
+    // SAFETY: libc's own cell of this thread.
+    unsafe { *libc::__errno_location() }
+}
+
+pub(crate) fn set_errno(number: c_int) {
+    // SAFETY: libc's own cell of this thread.
+    unsafe { *libc::__errno_location() = number }
+}
