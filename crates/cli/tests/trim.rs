@@ -135,3 +135,41 @@ fn a_full_disk_is_told_from_a_full_file_system_and_work_goes_on() {
     mount.unmount();
     succeeds(&["check", &image]);
 }
+
+/// A store for which the flash found no space on the disk stopped the file system.
+#[test]
+fn regression_an_image_of_a_drive_with_firmware_goes_on_while_its_disk_is_full() {
+    let place = Place::empty();
+    let disk = Disk::new(Path::new(&place.path("disk")), "110M");
+    let image = format!("{}/image", disk.0);
+    let sizes = ["--memory", "32M", "--block", "512M", "--write-log", "4M", "--no-timing"];
+    succeeds(&[&["device", "create", &image, "--profile", "bytefs"], &sizes[..]].concat());
+    succeeds(&["mkfs", &image]);
+    for options in ["strict,engine=firmware", "strict,engine=journal", "relaxed"] {
+        let mount = place.mount_device(&image, options);
+        write(&mount, "kept", MIB).expect("written");
+        let full = write(&mount, "large", 70 * MIB).expect_err("the disk is full");
+        assert_eq!(full.kind(), std::io::ErrorKind::StorageFull, "{options}: {full}");
+        // What is there can be changed, and metadata has its space: more of both than the write log holds.
+        for number in 0..300 {
+            let name = format!("directory {number}");
+            fs::create_dir(mount.path(&name)).unwrap_or_else(|error| panic!("{options}: {name}: {error}"));
+            fs::write(mount.path(&format!("{name}/file")), &name).unwrap_or_else(|error| panic!("{options}: {name}: {error}"));
+        }
+        for _ in 0..4 {
+            write(&mount, "kept", MIB).unwrap_or_else(|error| panic!("{options}: kept: {error}"));
+        }
+        fs::remove_file(mount.path("large")).expect("removed");
+        for name in ["a", "b", "c"] {
+            write(&mount, name, 8 * MIB).unwrap_or_else(|error| panic!("{options}: {name}: {error}"));
+            assert!(fs::read(mount.path(name)).expect("read") == pattern(7, 8 * MIB as usize), "{options}: {name}");
+            fs::remove_file(mount.path(name)).expect("removed");
+        }
+        for number in 0..300 {
+            fs::remove_dir_all(mount.path(&format!("directory {number}"))).unwrap_or_else(|error| panic!("{options}: {error}"));
+        }
+        assert!(fs::read(mount.path("kept")).expect("read") == pattern(7, MIB as usize), "{options}");
+        mount.unmount();
+        succeeds(&["check", &image]);
+    }
+}

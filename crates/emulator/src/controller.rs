@@ -69,10 +69,10 @@ pub(crate) struct Condition {
 }
 
 impl<M: Medium> Controller<M> {
-    /// Formats a drive whose DRAM is all zeros and whose flash is erased.
-    pub(crate) fn format(medium: &Arc<M>, model: &FirmwareModel, logical_pages: u64) -> Result<(), DeviceError> {
+    /// Formats a drive whose DRAM is all zeros and whose flash is erased. The first `memory_pages` logical pages are the memory zone.
+    pub(crate) fn format(medium: &Arc<M>, model: &FirmwareModel, memory_pages: u64, logical_pages: u64) -> Result<(), DeviceError> {
         let layout = DramLayout::new(model, logical_pages);
-        drop(Flash::format(Arc::clone(medium), layout.flash, model.geometry(logical_pages), model.flash_options())?);
+        drop(Flash::format(Arc::clone(medium), layout.flash, model.geometry(logical_pages), model.flash_options(memory_pages))?);
         match model.staging.write_log() {
             Some(options) => WriteLog::format(Arc::clone(medium), layout.staging, options, logical_pages).map(drop),
             // All zeros is an empty cache.
@@ -85,11 +85,12 @@ impl<M: Medium> Controller<M> {
         medium: &Arc<M>,
         name: &str,
         model: &FirmwareModel,
+        memory_pages: u64,
         logical_pages: u64,
         timeline: Option<Timeline>,
     ) -> Result<Self, DeviceError> {
         let layout = DramLayout::new(model, logical_pages);
-        let mut flash = Flash::open(Arc::clone(medium), layout.flash, model.geometry(logical_pages), model.flash_options())?;
+        let mut flash = Flash::open(Arc::clone(medium), layout.flash, model.geometry(logical_pages), model.flash_options(memory_pages))?;
         let stage = match model.staging {
             Staging::WriteLog { log_bytes, transaction_log_bytes, clean_at_percent } => {
                 let options = WriteLogOptions { log_bytes, transaction_log_bytes, clean_at_percent };

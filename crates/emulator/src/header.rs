@@ -182,6 +182,11 @@ impl ImageInfo {
         self.timing.is_some() || self.firmware.is_some_and(|model| model.timing.is_some())
     }
 
+    /// Pages of the memory zone.
+    pub(crate) fn memory_pages(&self) -> u64 {
+        self.memory_bytes / FLASH_PAGE_BYTES as u64
+    }
+
     /// Pages that the drive offers behind both windows.
     pub(crate) fn logical_pages(&self) -> u64 {
         (self.memory_bytes + self.block_bytes) / FLASH_PAGE_BYTES as u64

@@ -157,7 +157,13 @@ fn finish(path: &Path, file: File, image: &ImageInfo) -> Result<(), DeviceError>
         let name = path.display().to_string();
         let open = OpenImage { file: copied, info: image.clone(), name: name.clone() };
         let medium = Arc::new(ImageMedium::new(open, &layout, false)?);
-        Controller::format(&medium, model, image.logical_pages()).map_err(|error| not_opened(&name, error))?;
+        Controller::format(&medium, model, image.memory_pages(), image.logical_pages()).map_err(|error| match error {
+            DeviceError::Block { source, .. } if source.kind() == io::ErrorKind::StorageFull => refused(
+                path,
+                "the host's disk has no room for the flash that the memory zone and garbage collection need; make space or name smaller sizes",
+            ),
+            error => not_opened(&name, error),
+        })?;
     }
     write_header(&file, image).map_err(|error| refused(path, format!("cannot write the header: {error}")))
 }

@@ -1,8 +1,8 @@
 //! DRAM and flash of an emulated drive in its image ([MD1]–[MD3]). The DRAM is mapped shared, so stores to it survive the process in
 //! program order. The flash is read through a mapping but programmed by file offset: a drive uses all of its blocks before it reuses one,
-//! and a mapped store to a page that the host's file does not have yet costs a page fault, which takes longer than the whole write. If the
-//! host's disk is full, the program that needed space returns an error. An erasure clears only spare areas: freeing space would make each
-//! later program write into a hole again and would not make the image smaller.
+//! and a mapped store to a page that the host's file does not have yet costs a page fault, which takes longer than the whole write. The host's
+//! space for a block is reserved before the block is written (`flash/host_space.rs`). An erasure clears only spare areas: freeing space would
+//! make each later program write into a hole again.
 //!
 //! An image opened read-only is never written: what the firmware stores, programs or erases stays in host memory (`part.rs`).
 //!
@@ -12,6 +12,8 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 use tandemfs_device::DeviceError;
 
 use crate::image_file::OpenImage;
@@ -90,5 +92,21 @@ impl Medium for ImageMedium {
             (at, left) = (at + length as u64, left - length);
         }
         Ok(())
+    }
+
+    fn reserve(&self, first: PhysicalPage, count: u64) -> Result<(), DeviceError> {
+        if self.read_only {
+            return Ok(());
+        }
+        let (offset, length) = (first.0.saturating_mul(PAGE), count.saturating_mul(PAGE));
+        loop {
+            let source = match fallocate(&self.file, FallocateFlags::empty(), self.flash_at + offset, length) {
+                // A host file system that cannot reserve can still be written to.
+                Ok(()) | Err(Errno::OPNOTSUPP) => return Ok(()),
+                Err(Errno::INTR) => continue,
+                Err(error) => error.into(),
+            };
+            return Err(DeviceError::Block { device: "flash".into(), operation: "reserve", offset, length, source });
+        }
     }
 }

@@ -36,7 +36,7 @@ impl DriveInMemory {
         let chosen = ModelOptions { no_timing: true, ..*chosen };
         let model = FirmwareModel { write_buffer_pages, ..base }.chosen(&chosen, pages).map_err(refused)?;
         let medium = Arc::new(TestMedium::new(DramLayout::new(&model, pages).end));
-        Controller::format(&medium, &model, pages)?;
+        Controller::format(&medium, &model, memory_bytes / FLASH_PAGE_BYTES as u64, pages)?;
         Ok(Self { medium, model, memory_bytes, block_bytes })
     }
 
@@ -46,7 +46,7 @@ impl DriveInMemory {
     /// Errors of the firmware; after the power failed, any.
     pub fn open(&self) -> Result<Arc<dyn Device>, DeviceError> {
         let pages = (self.memory_bytes + self.block_bytes) / FLASH_PAGE_BYTES as u64;
-        let controller = Controller::open(&self.medium, NAME, &self.model, pages, None)?;
+        let controller = Controller::open(&self.medium, NAME, &self.model, self.memory_bytes / FLASH_PAGE_BYTES as u64, pages, None)?;
         let description = DeviceDescription {
             name: NAME.into(),
             memory_bytes: self.memory_bytes,

@@ -33,7 +33,7 @@ impl DramLayout {
         let lifetime = 0;
         let spares = page;
         let flash = whole(geometry.physical_pages().saturating_mul(SPARE_BYTES), page).saturating_add(spares);
-        let staging = whole(geometry.dram_bytes(&model.flash_options()), page).saturating_add(flash);
+        let staging = whole(geometry.dram_bytes(&model.flash_options(0)), page).saturating_add(flash);
         let staging_bytes = match model.staging {
             Staging::WriteLog { .. } => model.staging.write_log().map_or(0, |log| log.dram_bytes()),
             Staging::Cache { cache_bytes, .. } => page_cache::dram_bytes(cache_bytes),

@@ -44,6 +44,11 @@ pub(crate) trait Medium: Send + Sync + Debug {
     fn program_page(&self, page: PhysicalPage, from: &PageBytes, spare: Spare) -> Result<(), DeviceError>;
     /// Erases pages that follow each other.
     fn erase(&self, first: PhysicalPage, count: u64) -> Result<(), DeviceError>;
+    /// Gets space for pages that follow each other, where the cells are a sparse file: programs of them never fail for lack of it then. A
+    /// full disk is [`DeviceError::Block`] with `StorageFull`. Changes no bytes.
+    fn reserve(&self, _first: PhysicalPage, _count: u64) -> Result<(), DeviceError> {
+        Ok(())
+    }
 }
 
 /// Logical pages as the write log sees them: what the translation layer offers.

@@ -224,7 +224,7 @@ impl FirmwareModel {
     pub(crate) fn check(&self, logical_pages: u64) -> Result<(), String> {
         self.over_provisioning_check()?;
         self.geometry(logical_pages).check()?;
-        self.flash_options().check()?;
+        self.flash_options(0).check()?;
         let capacity_bytes = logical_pages.saturating_mul(FLASH_PAGE_BYTES as u64);
         let fits = |what: &str, bytes: u64| match bytes {
             0 => Err(format!("a {what} of 0 B stages nothing; name another size")),
@@ -260,8 +260,8 @@ impl FirmwareModel {
         }
     }
 
-    /// How its translation layer behaves.
-    pub(crate) fn flash_options(&self) -> FlashOptions {
+    /// How its translation layer behaves, with so many pages of memory zone.
+    pub(crate) fn flash_options(&self, memory_pages: u64) -> FlashOptions {
         FlashOptions {
             victim: match self.garbage_collection {
                 GarbageCollection::Greedy => VictimPolicy::Greedy,
@@ -269,6 +269,7 @@ impl FirmwareModel {
             },
             endurance_erasures: self.endurance_erasures,
             write_buffer_pages: self.write_buffer_pages,
+            window_pages: memory_pages,
             ..FlashOptions::default()
         }
     }

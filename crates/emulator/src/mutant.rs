@@ -55,6 +55,8 @@ pub enum Mutant {
     FailedBlockForgotten,
     /// Blocks with cold data are never emptied to level wear.
     ColdDataStays,
+    /// New pages are taken although the host's disk has no space for them.
+    HostSpaceIgnored,
     // Page cache.
     /// A store to a cached page does not mark it dirty.
     CachedPageStaysClean,

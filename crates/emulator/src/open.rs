@@ -132,7 +132,7 @@ pub(crate) fn open_firmware(image: OpenImage, options: &OpenOptions) -> Result<F
     let timeline = times.map(|times| Timeline::new(times, model.die_count(), model.write_buffer_pages));
     let time = times.map(|_| Time::new(options.virtual_time));
     let medium = Arc::new(ImageMedium::new(image, &layout, options.read_only)?);
-    let opened = Controller::open(&medium, &name, &model, info.logical_pages(), timeline);
+    let opened = Controller::open(&medium, &name, &model, info.memory_pages(), info.logical_pages(), timeline);
     let controller = opened.map_err(|error| not_opened(&name, error))?;
     Ok(FirmwareDrive::new(controller, description, time, options.read_only))
 }

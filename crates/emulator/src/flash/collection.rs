@@ -29,13 +29,16 @@ impl<M: Medium> Flash<M> {
         }
         let job = match self.job {
             Some(job) => job,
-            None => match self.choose(is_waited_for) {
-                Some(block) => {
-                    self.pool.start_emptying(block);
-                    *self.job.insert(Job { block, next: 0 })
+            None => {
+                self.reserve_ahead();
+                match self.choose(is_waited_for) {
+                    Some(block) => {
+                        self.pool.start_emptying(block);
+                        *self.job.insert(Job { block, next: 0 })
+                    }
+                    None => return Ok(false),
                 }
-                None => return Ok(false),
-            },
+            }
         };
         let begun = u32::from(self.pool.block(job.block).record.begun);
         let mut moves_left = moves;

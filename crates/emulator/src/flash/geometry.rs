@@ -49,6 +49,8 @@ pub(crate) struct FlashOptions {
     pub(crate) levelling_threshold_erasures: u32,
     /// Seed of factory-bad blocks and failing programs.
     pub(crate) seed: u64,
+    /// Logical pages of the byte window, which are the first ones ([HF2] of `host_space.rs`).
+    pub(crate) window_pages: u64,
 }
 
 impl Default for FlashOptions {
@@ -61,6 +63,7 @@ impl Default for FlashOptions {
             program_failures_ppm: 0,
             levelling_threshold_erasures: 32,
             seed: 0,
+            window_pages: 0,
         }
     }
 }

@@ -18,6 +18,7 @@
 mod buffer;
 mod collection;
 mod geometry;
+mod host_space;
 mod layout;
 mod pool;
 mod translation;

@@ -64,6 +64,9 @@ pub(super) struct Pool {
     /// Free blocks of each unit by wear.
     free: Vec<BTreeSet<(u32, u32)>>,
     free_count: u32,
+    /// Blocks of each unit that were never written and have no space on the host's disk ([HF1] of `host_space.rs`); they are not free yet.
+    without_space: Vec<BTreeSet<u32>>,
+    without_space_count: u32,
     host: OpenBlocks,
     moved: OpenBlocks,
     /// Closed blocks by number of valid pages; each list starts with the least recently modified one.
@@ -88,6 +91,8 @@ impl Pool {
             blocks: Vec::with_capacity(found.len()),
             free: vec![BTreeSet::new(); units],
             free_count: 0,
+            without_space: vec![BTreeSet::new(); units],
+            without_space_count: 0,
             host: OpenBlocks { slots: vec![], next: 0 },
             moved: OpenBlocks { slots: vec![], next: 0 },
             closed: Lists::new(geometry.pages_per_block + 1, block_count),
@@ -114,6 +119,11 @@ impl Pool {
             pool.usable += 1;
             pool.usable_erasures += u64::from(record.erasures);
             match u32::from(record.begun) {
+                0 if record.erasures == 0 => {
+                    pool.blocks[block as usize].usage = Usage::Free;
+                    pool.without_space[geometry.unit_of(block) as usize].insert(block);
+                    pool.without_space_count += 1;
+                }
                 0 => pool.free_block(block),
                 begun if begun < geometry.pages_per_block => partial.push(block),
                 _ => pool.close(block),
@@ -167,6 +177,36 @@ impl Pool {
 
     pub(super) fn free_count(&self) -> u32 {
         self.free_count
+    }
+
+    /// Usable blocks that have space on the host's disk.
+    pub(super) fn blocks_with_space(&self) -> u64 {
+        u64::from(self.usable.saturating_sub(self.without_space_count))
+    }
+
+    /// A block that has none yet, of the unit with the fewest free blocks.
+    pub(super) fn next_without_space(&self) -> Option<u32> {
+        let units = (0..self.free.len()).filter(|&unit| !self.without_space[unit].is_empty());
+        let unit = units.min_by_key(|&unit| (self.free[unit].len(), std::cmp::Reverse(self.without_space[unit].len())))?;
+        self.without_space[unit].first().copied()
+    }
+
+    /// A block got its space: it is free now.
+    pub(super) fn give_space(&mut self, block: u32) {
+        if self.without_space[self.geometry.unit_of(block) as usize].remove(&block) {
+            self.without_space_count -= 1;
+            self.free_block(block);
+        }
+    }
+
+    /// Blocks that are being written at most.
+    pub(super) fn open_blocks_max(&self) -> u64 {
+        (self.host.slots.len() + self.moved.slots.len()) as u64
+    }
+
+    /// Blocks that are being written.
+    pub(super) fn open_now(&self) -> Vec<u32> {
+        self.host.slots.iter().chain(&self.moved.slots).flatten().copied().collect()
     }
 
     pub(super) fn usable(&self) -> u32 {

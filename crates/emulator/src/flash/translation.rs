@@ -7,6 +7,7 @@ use tandemfs_device::{DeviceError, FlashCounts};
 use super::buffer::WriteBuffer;
 use super::collection::Job;
 use super::geometry::{FlashGeometry, FlashOptions, SPARE_BLOCKS_MIN};
+use super::host_space::Placed;
 use super::layout::{BlockRecord, BlockState, Place, STAMP_MAX, Tables, open_error};
 use super::pool::{Pool, Stream};
 use super::wear::Wear;
@@ -26,6 +27,7 @@ pub(crate) struct Flash<M: Medium> {
     pub(super) options: FlashOptions,
     pub(super) tables: Tables<M>,
     pub(super) pool: Pool,
+    pub(super) placed: Placed,
     buffer: WriteBuffer,
     /// The block that is being emptied.
     pub(super) job: Option<Job>,
@@ -56,7 +58,8 @@ impl<M: Medium> Flash<M> {
     /// Makes the flash of a new drive. Its DRAM from `dram_offset` on ([`FlashGeometry::dram_bytes`]) must be zeros, its cells erased.
     ///
     /// # Errors
-    /// A geometry that makes no sense or has too few good blocks; those of the medium.
+    /// A geometry that makes no sense or has too few good blocks; those of the medium, also where the host's disk has no room for what an
+    /// empty drive needs ([HF2] of `host_space.rs`).
     pub(crate) fn format(medium: Arc<M>, dram_offset: u64, geometry: FlashGeometry, options: FlashOptions) -> Result<Self, DeviceError> {
         check(&geometry, &options)?;
         let tables = Tables::new(Arc::clone(&medium), dram_offset, &geometry, &options);
@@ -75,7 +78,9 @@ impl<M: Medium> Flash<M> {
             tables.set_block(block as u32, BlockRecord { state: BlockState::BadFromFactory, ..BlockRecord::default() })?;
         }
         tables.store_header(&geometry, &options)?;
-        Self::open(medium, dram_offset, geometry, options)
+        let mut flash = Self::open(medium, dram_offset, geometry, options)?;
+        flash.reserve_needed()?;
+        Ok(flash)
     }
 
     /// Opens the flash of a drive: derives what is volatile from its tables ([FL5]) and finishes erasures that were cut ([FL4]).
@@ -92,7 +97,11 @@ impl<M: Medium> Flash<M> {
         }
         let pages_per_block = u64::from(geometry.pages_per_block);
         let mut waiting = vec![];
+        let mut placed = Placed::default();
         tables.for_each_place(|logical, place| {
+            if !matches!(place, Place::Nowhere { .. }) {
+                placed.count(logical < options.window_pages, true);
+            }
             match place {
                 Place::Cells(page) => {
                     let entry = records.get_mut(usize::try_from(page.0 / pages_per_block).unwrap_or(usize::MAX));
@@ -135,6 +144,7 @@ impl<M: Medium> Flash<M> {
         }
         let mut flash = Self {
             pool: Pool::new(geometry, records),
+            placed,
             medium,
             geometry,
             options,
@@ -149,6 +159,11 @@ impl<M: Medium> Flash<M> {
             transfer: Box::new([0; FLASH_PAGE_BYTES]),
         };
         flash.check_spare();
+        // A full disk is no reason to refuse the drive: new pages are refused then.
+        for block in flash.pool.open_now() {
+            let _ = flash.reserve_block(block);
+        }
+        let _ = flash.reserve_needed();
         Ok(flash)
     }
 
@@ -283,6 +298,7 @@ impl<M: Medium> Flash<M> {
 
     /// Collects in the foreground until the host's stream may take a page.
     fn make_room_for_host(&mut self) -> Result<(), DeviceError> {
+        self.reserve_ahead();
         while !self.pool.has_page_for_host() {
             let has_progressed = self.collect(u32::MAX, true)?;
             if !has_progressed && self.read_only.is_none() {
@@ -358,6 +374,9 @@ impl<M: Medium> Pages for Flash<M> {
         self.check_range(logical)?;
         Self::check_stamp("write", stamp)?;
         self.refuse("write")?;
+        if matches!(self.tables.place(logical)?, Place::Nowhere { .. }) {
+            self.admit(logical)?;
+        }
         let slot = match self.buffer.free_slot() {
             Some(slot) => slot,
             None => {
@@ -373,6 +392,9 @@ impl<M: Medium> Pages for Flash<M> {
         self.tables.store_slot(slot, from, Spare { logical_plus_one: logical + 1, stamp })?;
         self.tables.set_place(logical, Place::Slot(slot))?;
         self.buffer.fill(slot, logical);
+        if matches!(old, Place::Nowhere { .. }) {
+            self.placed.count(self.is_in_window(logical), true);
+        }
         self.release(old);
         self.counts.pages_written += 1;
         Ok(())
@@ -394,6 +416,9 @@ impl<M: Medium> Pages for Flash<M> {
         let old = self.tables.place(logical)?;
         let stamp = if mutant::on(Mutant::DiscardStampLost) { 0 } else { stamp };
         self.tables.set_place(logical, Place::Nowhere { stamp })?;
+        if !matches!(old, Place::Nowhere { .. }) {
+            self.placed.count(self.is_in_window(logical), false);
+        }
         self.release(old);
         Ok(())
     }

@@ -196,7 +196,7 @@ impl Rig {
     pub(super) fn new(shape: Shape) -> Self {
         let firmware = shape.model();
         let medium = Arc::new(TestMedium::new(DramLayout::new(&firmware, PAGES).end));
-        Controller::format(&medium, &firmware, PAGES).expect("formatted");
+        Controller::format(&medium, &firmware, MEMORY_PAGES, PAGES).expect("formatted");
         let drive = open(shape, &medium, false).expect("opened");
         Self { shape, medium, drive: Some(drive), model: Model::new((PAGES * PAGE) as usize), totals: Totals::default() }
     }
@@ -515,7 +515,7 @@ fn open(shape: Shape, medium: &Arc<TestMedium>, read_only: bool) -> Result<Drive
     let model = shape.model();
     let timeline = model.timing.filter(|_| shape.has_timeline);
     let timeline = timeline.map(|times| Timeline::new(times, model.die_count(), model.write_buffer_pages));
-    let controller = Controller::open(medium, "test", &model, PAGES, timeline)?;
+    let controller = Controller::open(medium, "test", &model, MEMORY_PAGES, PAGES, timeline)?;
     let description = DeviceDescription {
         name: "test".into(),
         memory_bytes: MEMORY_PAGES * PAGE,

@@ -1,13 +1,7 @@
 //! Wear over the life of a drive: levelling, blocks that go bad, and the end.
 
-use std::sync::Arc;
-
-use tandemfs_device::DeviceError;
-
-use super::full_host::FullHost;
-use super::rig::{Draw, Rig, Step, page_of, small_geometry, small_options};
-use crate::flash::{Flash, FlashGeometry, FlashOptions};
-use crate::medium::{FLASH_PAGE_BYTES, Pages};
+use super::rig::{Draw, Rig, Step, small_geometry, small_options};
+use crate::flash::{FlashGeometry, FlashOptions};
 
 /// Cold data fills most of the drive, a few pages are overwritten: difference between the most and the least worn block.
 pub(super) fn wear_spread(threshold_erasures: u32) -> u32 {
@@ -149,36 +143,4 @@ fn most_of_the_endurance_is_used_before_the_end() {
         assert!(wear.erasures_mean > 45.0, "{wear:?}");
         assert!(written > 30_000, "{written}");
     }
-}
-
-/// A host disk that is full is no wear: writes are refused for as long as it is, and nothing is lost or used up.
-#[test]
-fn a_full_host_disk_costs_nothing_but_the_writes_it_refuses() {
-    let geometry = small_geometry();
-    let medium = Arc::new(FullHost::new(geometry.dram_bytes(&small_options())));
-    let mut flash = Flash::format(Arc::clone(&medium), 0, geometry, small_options()).unwrap();
-    let mut model = vec![0; geometry.logical_pages as usize];
-    let mut draw = Draw::new(6);
-    let mut stamp = 0;
-    for round in 0..20 {
-        medium.set_full(round % 2 == 1);
-        let mut refused = 0;
-        for _ in 0..400 {
-            stamp += 1;
-            let logical = draw.below(geometry.logical_pages);
-            match flash.write(logical, &page_of(stamp), stamp) {
-                Ok(()) => model[logical as usize] = stamp,
-                Err(DeviceError::Block { .. }) => refused += 1,
-                Err(error) => panic!("{error}"),
-            }
-            let _ = flash.settle();
-        }
-        assert_eq!(refused > 300, round % 2 == 1, "{refused} writes were refused in round {round}");
-        let mut page = [0; FLASH_PAGE_BYTES];
-        for (logical, &stamp) in (0..).zip(&model) {
-            flash.read(logical, &mut page).unwrap();
-            assert!(stamp == 0 || page == page_of(stamp), "page {logical}");
-        }
-    }
-    assert_eq!((flash.wear().bad_blocks_grown, flash.read_only_reason()), (0, None));
 }

@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use super::full_host::a_full_disk_refuses_new_pages_alone;
 use super::lifetime::{failed_programs_are_remembered, levelling_works, wears_out};
 use super::rig::{small_geometry, small_options};
 use super::{model, power};
@@ -77,6 +78,11 @@ fn failed_block_forgotten() {
 #[test]
 fn worn_block_kept() {
     assert_caught(Mutant::WornBlockKept, || wears_out(FlashOptions { endurance_erasures: 20, ..small_options() }));
+}
+
+#[test]
+fn host_space_ignored() {
+    assert_caught(Mutant::HostSpaceIgnored, a_full_disk_refuses_new_pages_alone);
 }
 
 #[test]
