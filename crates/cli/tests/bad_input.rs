@@ -147,45 +147,6 @@ fn manual_pages_and_completions_are_written() {
     assert!(succeeds(&["mount", "--help"]).contains("threshold=SIZE"));
 }
 
-/// What bash offers for a line with the cursor at its end.
-fn offered(script: &str, line: &str) -> Vec<String> {
-    let words: Vec<&str> = line.split(' ').collect();
-    let run_it = r#"
-source "$1"
-COMP_LINE="$2"; COMP_POINT=${#2}
-shift 2
-COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
-_tandemfs_mount_options tandemfs "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
-printf '%s\n' "${COMPREPLY[@]}"
-"#;
-    let output = run(Command::new("bash").args(["-c", run_it, "bash", script, line]).args(words));
-    String::from_utf8(output.stdout).expect("UTF-8").lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
-}
-
-#[test]
-fn completion_offers_options_of_a_mount_between_commas() {
-    let place = Place::empty();
-    let script = place.path("completions");
-    fs::write(&script, succeeds(&["completions", "bash"])).expect("written");
-    let offered = |line: &str| offered(&script, line);
-    assert_eq!(offered("tandemfs mount a b -o stri"), ["strict"]);
-    assert_eq!(offered("tandemfs mount a b -o strict,ato"), ["strict,atomic"]);
-    // bash replaces what is behind the last equals sign.
-    assert_eq!(offered("tandemfs mount a b -o strict,write_back=old"), ["oldest"]);
-    assert_eq!(offered("tandemfs mount -o engine="), ["auto", "journal", "firmware"]);
-    assert_eq!(offered("tandemfs mount -o thre"), ["threshold=", "threads="]);
-    assert!(offered("tandemfs mount a b -o ").len() > 40);
-    assert_eq!(offered("tandemfs mount a b --options ro,nod"), ["ro,nodev", "ro,nodiscard"]);
-    // Everything else is as clap has it.
-    assert!(offered("tandemfs mou").contains(&"mount".to_owned()));
-    assert!(offered("tandemfs check --res").contains(&"--rescue".to_owned()));
-    let zsh = succeeds(&["completions", "zsh"]);
-    assert!(zsh.contains(":OPTIONS:_tandemfs_mount_options'") && zsh.contains("compadd -S '' -- relaxed strict"), "{zsh}");
-    assert_eq!(zsh.matches("_tandemfs_mount_options() {").count(), 1);
-    let fish = succeeds(&["completions", "fish"]);
-    assert!(fish.contains("-s o -l options -x -a \"(__tandemfs_mount_options)\"") && fish.contains("write_back=most-space"), "{fish}");
-}
-
 #[test]
 fn a_log_that_cannot_be_written_is_named() {
     support::require_fuse();
