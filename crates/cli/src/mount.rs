@@ -6,10 +6,11 @@
 use std::env;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::json;
+use tandemfs_emulator::DeviceSpec;
 
 use crate::arguments::MountArguments;
 use crate::daemon;
@@ -52,6 +53,9 @@ pub fn run(arguments: &MountArguments) -> Result<u8, Failure> {
     if options.remount {
         return remount::run(arguments);
     }
+    if options.nofail && is_absent(&arguments.device) {
+        return Ok(0);
+    }
     if arguments.foreground {
         logging::start(options.log.as_deref(), true, arguments.verbose)?;
         daemon::serve(arguments, &options, || {})?;
@@ -86,6 +90,16 @@ pub fn run(arguments: &MountArguments) -> Result<u8, Failure> {
         Some((0, message)) => Err(Failure::Failed(message.to_owned())),
         Some((status, message)) => Err(Failure::Status(status, message.to_owned())),
         None => Err(died(&mut daemon)),
+    }
+}
+
+/// Whether a device, or a half of one, does not exist.
+fn is_absent(device: &str) -> bool {
+    let is_gone = |path: &Path| path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    match device.parse() {
+        Ok(DeviceSpec::Image(path) | DeviceSpec::Memory(path)) => is_gone(&path),
+        Ok(DeviceSpec::Pair { memory, block }) => is_gone(&memory) || is_gone(&block),
+        Err(_) => false,
     }
 }
 

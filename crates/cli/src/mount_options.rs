@@ -116,6 +116,8 @@ pub struct Options {
     pub names_mode: bool,
     /// Mount although another device with the same UUID is mounted.
     pub nouuid: bool,
+    /// A device that is not there is no error.
+    pub nofail: bool,
     /// Change the flags of what is mounted.
     pub remount: bool,
     /// What was adapted to this machine, in sentences.
@@ -136,6 +138,7 @@ impl Options {
             direct: Limits::default(),
             names_mode: false,
             nouuid: false,
+            nofail: false,
             remount: false,
             warnings: Vec::new(),
         };
@@ -288,12 +291,12 @@ impl Options {
             "user" | "users" => (settings.dev, settings.suid, settings.exec) = (false, false, false),
             "owner" | "group" => (settings.dev, settings.suid) = (false, false),
             "nouuid" => self.nouuid = true,
+            "nofail" => self.nofail = true,
             "remount" => self.remount = true,
             // Words of fstab that are for others, or what happens anyway.
             "defaults"
             | "auto"
             | "noauto"
-            | "nofail"
             | "nouser"
             | "_netdev"
             | "default_permissions"
@@ -445,6 +448,7 @@ mod tests {
             direct: Limits::default(),
             names_mode: true,
             nouuid: true,
+            nofail: false,
             remount: false,
             warnings: Vec::new(),
         };

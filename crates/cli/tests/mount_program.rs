@@ -56,3 +56,16 @@ fn mount_remounts_without_a_line_in_fstab() {
     assert!(output.status.success(), "{said}\n{}\n{log}", std::fs::read_to_string(place.path("said")).unwrap_or_default());
     place.check();
 }
+
+/// mount(8) passes over file systems that are not there if their line says so; the mounts of such lines were errors.
+#[test]
+fn regression_nofail_of_a_device_that_is_not_there_was_an_error() {
+    let place = Place::empty();
+    let pair = format!("memory={},block={}", place.path("no-memory"), place.path("no-block"));
+    for device in [place.path("no-image"), pair] {
+        support::succeeds(&["mount", &device, &place.mountpoint(), "-o", "strict,nofail"]);
+        support::fails(1, "no", &["mount", &device, &place.mountpoint(), "-o", "strict"]);
+    }
+    std::fs::write(place.path("other"), "no image").expect("written");
+    support::fails(1, "other", &["mount", &place.path("other"), &place.mountpoint(), "-o", "strict,nofail"]);
+}
