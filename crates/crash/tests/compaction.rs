@@ -18,6 +18,8 @@ use tandemfs_fs::{AllocateMode, CompactionRun, Error, FileSystem, MountOptions, 
 const MIB: u64 = 1 << 20;
 /// Groups that fill more than two units of each region.
 const GROUPS: u64 = 1150;
+/// Groups that are made during a compaction: fewer than the units that stay have room for.
+const NEW_GROUPS: u64 = 200;
 /// States of a recording that are looked at.
 const STATES: u64 = 30;
 
@@ -214,6 +216,83 @@ fn states(setting: &Setting, start: &MemoryDevice, events: &[Event], expected: &
     result
 }
 
+/// Units come back although others make names, files and attributes between the steps: what they need comes from other units, as long as those
+/// have room. So no more has to move than if nobody worked.
+fn beside_new_names(setting: &Setting) -> Result<(), String> {
+    let alone = mount(&setting.format(), &setting.mount)?;
+    make_sparse(&alone, 3)?;
+    let alone = compact(&alone)?;
+    let device = setting.format();
+    let fs = mount(&device, &setting.mount)?;
+    make_sparse(&fs, 3)?;
+    let (mut run, mut steps) = (CompactionRun::default(), 0);
+    while fs.compact_step(&mut run).map_err(text)? {
+        if steps < NEW_GROUPS {
+            make_group(&fs, GROUPS + steps)?;
+        }
+        steps += 1;
+    }
+    if run.freed_bytes < 4 * 2 * MIB || run.moved_bytes > alone.moved_bytes * 5 / 4 || steps < NEW_GROUPS {
+        return Err(format!("{run:?} in {steps} steps, {alone:?} alone"));
+    }
+    let expected = Tree::read(&fs)?;
+    check_device(&device, true)?;
+    fs.unmount().map_err(text)?;
+    check_device(&device, false)?;
+    same(&mount(&device, &setting.mount)?, &expected)
+}
+
+/// The same with threads that take and free lines of every region all the time.
+fn beside_threads(setting: &Setting) -> Result<(), String> {
+    let device = setting.format();
+    let fs = Arc::new(mount(&device, &setting.mount)?);
+    make_sparse(&fs, 3)?;
+    let is_over = AtomicBool::new(false);
+    let run = std::thread::scope(|scope| {
+        let workers: Vec<_> = (1..=2)
+            .map(|thread| {
+                let (fs, is_over) = (&fs, &is_over);
+                scope.spawn(move || -> Result<u64, String> {
+                    let mut made = 0;
+                    while !is_over.load(Relaxed) || made < 20 {
+                        let group = thread * 1_000_000 + made;
+                        make_group(fs, group)?;
+                        if made % 3 > 0 {
+                            remove_group(fs, group)?;
+                        }
+                        made += 1;
+                    }
+                    Ok(made)
+                })
+            })
+            .collect();
+        // A pass that an operation ended is tried again, as somebody would by hand.
+        let mut freed = 0;
+        let mut tries = 0;
+        let run = loop {
+            let run = compact(&fs);
+            freed += run.as_ref().map_or(0, |run| run.freed_bytes);
+            tries += 1;
+            if run.is_err() || freed > 0 || tries == 10 {
+                break run.map(|_| freed);
+            }
+        };
+        is_over.store(true, Relaxed);
+        for worker in workers {
+            worker.join().expect("no panic")?;
+        }
+        run
+    })?;
+    if run == 0 {
+        return Err("no unit came back".into());
+    }
+    let expected = Tree::read(&fs)?;
+    fs.unmount().map_err(text)?;
+    drop(fs);
+    check_device(&device, false)?;
+    same(&mount(&device, &setting.mount)?, &expected)
+}
+
 /// Lines of directory entries with a wrong bit, on the device and in no host copy: they stay where they are, and what they say of themselves.
 fn damage_stays(setting: &Setting) -> Result<(), String> {
     let device = setting.format();
@@ -270,6 +349,21 @@ fn every_cut_of_a_compaction_leaves_the_tree() {
 #[test]
 fn damaged_lines_do_not_move() {
     sound(damage_stays);
+}
+
+#[test]
+fn units_come_back_beside_new_names() {
+    sound(beside_new_names);
+}
+
+#[test]
+fn units_come_back_beside_threads() {
+    sound(beside_threads);
+}
+
+#[test]
+fn eu1_given_from_emptied() {
+    caught(Mutant::GivenFromEmptied, beside_new_names);
 }
 
 #[test]

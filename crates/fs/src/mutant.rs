@@ -47,6 +47,8 @@ pub enum Mutant {
     UnitRenumberedApart,
     /// Compaction moves lines into units that it empties ([EU1]).
     MovedIntoEmptied,
+    /// Operations get lines of units that are being emptied although others are free.
+    GivenFromEmptied,
     /// The index of a directory in memory does not follow a page that compaction moved ([CZ5]).
     MovedPageNotFollowed,
     /// Compaction moves the checksums of a block while it is read ([CZ3]).

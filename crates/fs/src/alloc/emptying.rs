@@ -41,7 +41,8 @@ pub(super) struct Emptying {
 impl Emptying {
     /// Whether lines of a unit are not given for this need ([EU1]).
     pub(super) fn keeps(&self, unit: u64, need: Need) -> bool {
-        self.units.binary_search(&unit).is_ok() && !(need == Need::Move && on(Mutant::MovedIntoEmptied))
+        let is_given = on(if need == Need::Move { Mutant::MovedIntoEmptied } else { Mutant::GivenFromEmptied });
+        self.units.binary_search(&unit).is_ok() && !is_given
     }
 
     /// Whether too little has become free since ([EU4]).

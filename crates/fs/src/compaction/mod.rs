@@ -286,8 +286,12 @@ mod tests {
     use tandemfs_crash::MemoryDevice;
     use tandemfs_device::{Drive, PersistenceDomain};
     use tandemfs_format::inode::file_type;
+    use tandemfs_format::mapping::Record;
+    use tandemfs_format::{LineAddress, PAGE_LINES};
 
     use super::*;
+    use crate::alloc::Need;
+    use crate::index::tree;
     use crate::{FormatOptions, MountOptions, NewInode, make_file_system};
 
     fn new(kind: u16) -> NewInode<'static> {
@@ -423,6 +427,55 @@ mod tests {
         begin_in_vain(&fs);
         fs.compaction.lock().anew_at = Some(Instant::now());
         assert!(!fs.compact_for_space(given(&fs), 1).expect("works"), "not all the time");
+    }
+
+    /// Takes lines of leaves that nothing names.
+    fn fill(fs: &FileSystem, lines: u64) -> Vec<LineAddress> {
+        let take = || fs.volume.take_lines(Region::Leaves, PAGE_LINES, Need::Growth).expect("room");
+        (0..lines / PAGE_LINES).map(|_| take()).collect()
+    }
+
+    /// The unit of the leaf of a file's first block.
+    fn leaf_unit(fs: &FileSystem, file: InodeNumber) -> u64 {
+        let known = fs.inodes.get(&fs.volume, file).expect("there");
+        let state = known.state.read().expect("read");
+        let record = tree::lookup(&fs.volume, state.owner(file), state.root(), 0).expect("a record");
+        let Record::Block { leaf: Some(leaf), .. } = record else { panic!("no leaf: {record:?}") };
+        leaf.address.unit()
+    }
+
+    /// [CZ1], [CZ3]: a block that is in use in the first pass moves in the second one.
+    #[test]
+    fn what_was_in_use_moves_in_the_second_pass() {
+        let drive = Drive::new(Arc::new(MemoryDevice::new(64 << 20, 64 << 20, PersistenceDomain::Gpf)));
+        make_file_system(&drive, &FormatOptions::default()).expect("mkfs");
+        let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
+        // A unit that is half full, one with nothing but the leaf, and one that has just begun.
+        let full = fill(&fs, UNIT_LINES);
+        let file = fs.create(InodeNumber::ROOT, b"file", &new(file_type::REGULAR)).expect("made").inode;
+        for offset in [0, 1000] {
+            fs.write(file, offset, &[7; 300], crate::WriteOptions::default()).expect("written");
+        }
+        let (unit, rest) = (leaf_unit(&fs, file), fill(&fs, UNIT_LINES));
+        for page in full.iter().step_by(2).chain(&rest) {
+            assert!(fs.volume.memory.free_now(Region::Leaves, *page, PAGE_LINES));
+        }
+        let known = fs.inodes.get(&fs.volume, file).expect("there");
+        let mut reader = Some(known.ranges.exclusive(0, 0).expect("nobody else"));
+        let mut run = CompactionRun::default();
+        let mut was_left = false;
+        while fs.compact_step(&mut run).expect("works") {
+            if fs.compaction.lock().pass.as_ref().is_some_and(|pass| pass.is_second) && reader.is_some() {
+                was_left = leaf_unit(&fs, file) == unit;
+                reader = None;
+            }
+        }
+        assert!(was_left, "the first pass has left the block alone");
+        assert_ne!(leaf_unit(&fs, file), unit, "{run:?}");
+        assert!(run.passes == 1 && run.moved_bytes == LINE_BYTES as u64 && run.freed_bytes > 0, "{run:?}");
+        let mut bytes = [0; 300];
+        fs.read(file, 1000, &mut bytes).expect("read");
+        assert_eq!(bytes, [7; 300]);
     }
 
     #[test]
