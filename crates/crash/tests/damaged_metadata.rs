@@ -365,7 +365,7 @@ fn regression_a_damaged_record_in_the_middle_of_a_ring_ended_it() {
             continue;
         }
         let message = match fs {
-            Err(error @ Error::Stopped { .. }) => error.to_string(),
+            Err(error @ Error::JournalDamaged { .. }) => error.to_string(),
             Err(error) => panic!("{error}"),
             Ok(_) => panic!("record {index} is damaged, and later ones are not"),
         };

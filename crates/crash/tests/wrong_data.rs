@@ -206,6 +206,7 @@ impl Run<'_> {
                 | Error::PairMismatch { .. }
                 | Error::StampMismatch { .. }
                 | Error::IdentityDamaged { .. }
+                | Error::JournalDamaged { .. }
                 | Error::Stale(_)
         )
     }

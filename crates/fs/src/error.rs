@@ -80,6 +80,12 @@ pub enum Error {
         /// The first failure.
         first_cause: String,
     },
+    /// A record in the middle of a journal ring is damaged: a mount would lose what was acknowledged after it.
+    #[error("{what}")]
+    JournalDamaged {
+        /// Which record, and what to do.
+        what: String,
+    },
     /// The inode is not in use, or its number was given to another file.
     #[error("inode {0} is not in use")]
     Stale(InodeNumber),

@@ -39,6 +39,7 @@ pub fn errno(error: &Error) -> Errno {
         | Error::NotClean { .. }
         | Error::NeedsFeature { .. }
         | Error::StampMismatch { .. }
+        | Error::JournalDamaged { .. }
         | Error::IdentityDamaged { .. } => Errno::IO,
         // Errors of resizing. They cannot occur on a mounted file system either.
         Error::Shrinks { .. } | Error::BeyondDevice { .. } | Error::NoRoomForMaps { .. } => Errno::INVAL,

@@ -108,7 +108,7 @@ pub(crate) fn read_records(
                  acknowledged; run tandemfs check --repair, or mount read-only for the state before the damage"
             );
             if !read_only {
-                return Err(Error::Stopped { first_cause: what });
+                return Err(Error::JournalDamaged { what });
             }
             tracing::error!("{what}");
         }
