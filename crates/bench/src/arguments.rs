@@ -277,6 +277,9 @@ pub struct AgeArguments {
     /// Write the bytes of files instead of reserving space for them
     #[arg(long)]
     pub write: bool,
+    /// Age the memory zone of an image: files have their home there
+    #[arg(long)]
+    pub memory: bool,
     /// Gives other files with the same distributions
     #[arg(long, default_value_t = 1)]
     pub seed: u64,

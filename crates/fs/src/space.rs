@@ -30,6 +30,16 @@ pub(crate) enum Zone {
     Memory,
 }
 
+impl Zone {
+    /// The zone of an address.
+    pub(crate) fn of(at: DataAddress) -> Self {
+        match at {
+            DataAddress::Sector(_) => Self::Block,
+            DataAddress::Page(_) => Self::Memory,
+        }
+    }
+}
+
 pub(crate) fn region(region: Region, address: LineAddress, lines: u64) -> Space {
     Space::Region { region, address, lines }
 }

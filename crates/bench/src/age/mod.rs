@@ -51,7 +51,7 @@ struct Notes {
 pub fn run(arguments: &AgeArguments) -> Result<()> {
     let notes_path = arguments.notes.clone().unwrap_or_else(|| beside(&arguments.target));
     let earlier = read_notes(&notes_path)?;
-    let target = target::open(&arguments.target)?;
+    let target = target::open(&arguments.target, arguments.memory)?;
     let mut notes = Notes {
         profile: Profile::named(&arguments.profile)?,
         seed: arguments.seed,

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use tandemfs_device::Drive;
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{AllocateMode, FileSystem, LayoutOptions, LayoutPlace, MountOptions, WriteOptions};
+use tandemfs_fs::{AllocateMode, FileSystem, Home, LayoutOptions, LayoutPlace, MountOptions, WriteOptions};
 
 use super::survey::{Free, Piece, of_peer};
 use crate::failure::{Failure, Result};
@@ -39,9 +39,12 @@ pub trait Target: Sync {
     fn pieces(&self, path: &str) -> Result<Vec<Piece>>;
 }
 
-/// Opens what the command names: a directory, or a device of TandemFS.
-pub fn open(target: &Path) -> Result<Box<dyn Target>> {
+/// Opens what the command names: a directory, or a device of TandemFS, on which files live in the memory zone if `in_memory`.
+pub fn open(target: &Path, in_memory: bool) -> Result<Box<dyn Target>> {
     if target.is_dir() {
+        if in_memory {
+            return Err(Failure::new("--memory is for images of TandemFS"));
+        }
         let tree = target.join(TREE);
         create_directory(&tree)?;
         return Ok(Box::new(Mounted { tree }));
@@ -52,7 +55,10 @@ pub fn open(target: &Path) -> Result<Box<dyn Target>> {
         Ok(attributes) => attributes.inode,
         Err(_) => fs.create(InodeNumber::ROOT, TREE.as_bytes(), &scene::new_directory())?.inode,
     };
-    Ok(Box::new(Library { fs, root, directories: Mutex::default() }))
+    if in_memory {
+        fs.set_home(root, Home::Memory)?;
+    }
+    Ok(Box::new(Library { fs, root, in_memory, directories: Mutex::default() }))
 }
 
 /// A directory of a mounted file system.
@@ -117,6 +123,7 @@ impl Target for Mounted {
 struct Library {
     fs: Arc<FileSystem>,
     root: InodeNumber,
+    in_memory: bool,
     directories: Mutex<HashMap<String, InodeNumber>>,
 }
 
@@ -136,7 +143,8 @@ impl Library {
 
 impl Target for Library {
     fn capacity_bytes(&self) -> Result<u64> {
-        Ok(self.fs.space().block.total_bytes)
+        let space = self.fs.space();
+        Ok(if self.in_memory { space.memory.total_bytes } else { space.block.total_bytes })
     }
 
     fn make_directory(&self, path: &str) -> Result<()> {
@@ -180,9 +188,12 @@ impl Target for Library {
     }
 
     fn free(&self) -> Result<Free> {
-        let block = self.fs.space().block;
-        let (_, aligned_bytes) = self.fs.aligned_free_bytes();
-        Ok(Free { bytes: block.free_bytes, aligned_bytes: Some(aligned_bytes) })
+        let (space, (in_memory, in_blocks)) = (self.fs.space(), self.fs.aligned_free_bytes());
+        let (bytes, aligned_bytes) = match self.in_memory {
+            true => (space.memory.free_bytes, in_memory),
+            false => (space.block.free_bytes, in_blocks),
+        };
+        Ok(Free { bytes, aligned_bytes: Some(aligned_bytes) })
     }
 
     fn pieces(&self, path: &str) -> Result<Vec<Piece>> {

@@ -117,21 +117,6 @@ impl Bits {
         None
     }
 
-    /// Takes the first `count` words in a row that are free. Returns the first of them; if there is no such run, the length of the longest.
-    pub(crate) fn take_words(&mut self, count: usize) -> Result<usize, usize> {
-        let (mut run, mut longest) = (0, 0);
-        for word in 0..self.words.len() {
-            run = if self.words[word] == 0 { run + 1 } else { 0 };
-            longest = run.max(longest);
-            if run == count {
-                let first = word + 1 - count;
-                self.set(first as u64 * 64, count as u64 * 64);
-                return Ok(first);
-            }
-        }
-        Err(longest)
-    }
-
     /// Counts aligned runs of `count` (a power of two) free bits, as found by [`Bits::take`], in the words before `to`.
     pub(crate) fn count_runs(&self, to: usize, count: u32) -> u64 {
         if self.free < count {
@@ -202,25 +187,6 @@ impl Bits {
         });
     }
 
-    /// The first run of free bits that ends behind `from`, cut to what lies at or behind `from`: its start and its length.
-    pub(crate) fn next_free_run(&self, from: u64) -> Option<(u64, u64)> {
-        let end = self.words.len() as u64 * 64;
-        let next = |from: u64, is_free: bool| {
-            let mut at = from;
-            while at < end {
-                let word = self.words[(at / 64) as usize];
-                let wanted = (if is_free { !word } else { word }) >> (at % 64);
-                if wanted != 0 {
-                    return at + u64::from(wanted.trailing_zeros());
-                }
-                at = (at / 64 + 1) * 64;
-            }
-            end
-        };
-        let start = next(from, true);
-        (start < end).then(|| (start, next(start, false) - start))
-    }
-
     fn each_word(&mut self, start: u64, count: u64, mut change: impl FnMut(&mut u64, u64) -> i64) {
         let mut at = start;
         while at < start + count {
@@ -247,20 +213,6 @@ mod tests {
         bits.clear(first, 65);
         assert_eq!(bits.take(0, WORDS, 65, false).map(|found| found.index()), Some(first));
         assert_eq!(bits.free(), 0);
-    }
-
-    #[test]
-    fn words_in_a_row_are_taken_first_fit() {
-        let mut bits = Bits::new();
-        bits.set(3 * 64, 1);
-        bits.set(10 * 64 + 63, 1);
-        assert_eq!(bits.take_words(4), Ok(4));
-        assert_eq!(bits.take_words(3), Ok(0));
-        assert_eq!(bits.take_words(WORDS - 10), Err(WORDS - 11));
-        assert_eq!(bits.take_words(2), Ok(8));
-        assert_eq!(bits.take_words(WORDS - 11), Ok(11));
-        assert_eq!(bits.take_words(1), Err(0));
-        assert_eq!(bits.free(), 2 * 64 - 2, "two words are taken in part");
     }
 
     #[test]
@@ -318,22 +270,6 @@ mod tests {
         assert_eq!(bits.free(), UNIT_LINES as u32 - 1001);
         let again = Bits::from_bytes(&bits.to_bytes());
         assert_eq!((again.free(), again.to_bytes()), (bits.free(), bits.to_bytes()));
-    }
-
-    #[test]
-    fn free_runs_are_found_one_after_the_other() {
-        let mut bits = Bits::new();
-        bits.set(0, 60);
-        bits.set(100, 28);
-        bits.set(130, WORDS as u64 * 64 - 131);
-        let runs = [(60, 40), (128, 2), (WORDS as u64 * 64 - 1, 1)];
-        let mut from = 0;
-        for run in runs {
-            assert_eq!(bits.next_free_run(from), Some(run));
-            from = run.0 + run.1;
-        }
-        assert_eq!(bits.next_free_run(from), None);
-        assert_eq!(bits.next_free_run(70), Some((70, 30)));
     }
 
     #[test]

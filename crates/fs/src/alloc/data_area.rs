@@ -40,20 +40,19 @@ impl MemoryAllocator {
     fn find_slot(&self, class: SlotClass, may_add: bool) -> Option<LineAddress> {
         let own = current_cpu() % self.pools.len();
         let take = |index: usize| self.pools[index].lock().take(&self.map, index as u32, class);
-        let found = {
+        let others = || (0..self.pools.len()).filter(|index| *index != own).find_map(take);
+        // Much free room in other pools serves before a unit is broken ([AP1] of `aligned_pools.rs`).
+        let is_much = || self.free_data_lines.load(SeqCst) > self.pools.len() as u64 * UNIT_LINES;
+        let found = take(own).or_else(|| if is_much() { others() } else { None }).or_else(|| {
             // Locked from the search to the new unit: otherwise several threads each add a unit, and an unused unit is never returned.
             let mut pool = self.pools[own].lock();
-            let mut found = pool.take(&self.map, own as u32, class);
-            if found.is_none()
-                && may_add
-                && let Some(unit) = self.take_data_unit(own)
-            {
-                pool.add_unit(unit);
-                found = pool.take(&self.map, own as u32, class);
-            }
-            found
-        };
-        let found = found.or_else(|| (0..self.pools.len()).filter(|index| *index != own).find_map(take));
+            let found = pool.take(&self.map, own as u32, class);
+            found.or_else(|| {
+                pool.add_unit(if may_add { self.take_data_unit(own) } else { None }?);
+                pool.take(&self.map, own as u32, class)
+            })
+        });
+        let found = found.or_else(others);
         let (unit, line) = found?;
         self.free_data_lines.fetch_sub(class.lines(), SeqCst);
         self.data_log_lines.fetch_add(class.lines(), SeqCst);
@@ -166,9 +165,9 @@ impl MemoryAllocator {
         free * 100 / (free + self.data_log_lines.load(SeqCst)).max(1)
     }
 
-    /// Bytes of the units that nothing is in.
+    /// Bytes of the units that nothing is in, without those that are reserved for metadata.
     pub(crate) fn free_unit_bytes(&self) -> u64 {
-        self.free_units.load(SeqCst) * UNIT_BYTES
+        self.free_units.load(SeqCst).saturating_sub(self.metadata_reserve_units) * UNIT_BYTES
     }
 
     pub(crate) fn space(&self) -> ZoneSpace {

@@ -2,9 +2,10 @@
 //!
 //! [FX1] A unit of the data area holds slots of data logs or extents of files, never both. What is freed is free only after its transaction,
 //!       so this is true at each instant of a crash too, and the rebuild learns from what names a unit's lines whose it is.
-//! [FX2] An extent lies in one unit. Units belong to pools, one a CPU. A pool serves from its *holes* first (units with free pages, lowest
-//!       address first, first fit), then breaks a whole free unit, then asks the other pools' holes. Freed pages return to the pool that
-//!       they came from; a unit without extents is whole again, and free for every use.
+//! [FX2] An extent lies in one unit. Requests of 2 MiB get a free unit, an *aligned extent*; what is smaller comes from holes, and breaks a
+//!       free unit only when no hole serves: the order is that of [AP1] of `aligned_pools.rs`. A unit without extents is whole again, and
+//!       free for every use. Who takes free units otherwise (regions, data logs) does not say so here: a pool finds out when it takes one,
+//!       and looks for units that became free elsewhere when it knows of none.
 //! [FX3] Growth leaves units to metadata as data logs do ([ME3] of `memory.rs`), and leaves the transient room of extents, which data logs
 //!       respect too: rewriting a block in the memory zone succeeds on a full device (RULES R14).
 //! [FX4] Growth stays below the limit of the mount (option `home_limit`). What takes transient room gives back as much, so it may pass the
@@ -12,33 +13,31 @@
 //!
 //! Lock order: a pool, then `units` of the allocator, then the bits of a unit.
 
-use std::collections::BTreeMap;
+use std::cell::Cell;
+use std::ops::RangeInclusive;
 
 use tandemfs_format::geometry::Geometry;
-use tandemfs_format::{LineAddress, PAGE_BYTES, PAGE_LINES, UNIT_BYTES, UNIT_LINES};
+use tandemfs_format::{LineAddress, PAGE_BYTES, PAGE_LINES, UNIT_LINES};
 
 use super::Need;
+use super::aligned_pools::AlignedPools;
+use super::aligned_space::AlignedSpace;
 use super::memory::MemoryAllocator;
+use super::unit_pages::{UNIT_PAGES, UNIT_WORDS, UnitPages};
 use super::units::UnitOwner;
 use crate::error::{Error, Result};
 use crate::inject::{Take, fails};
 use crate::mutant::{Mutant, on};
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use crate::sync::current_cpu;
 
-/// Pages of a unit.
-const UNIT_PAGES: u64 = UNIT_BYTES / PAGE_BYTES as u64;
 /// Blocks that the transient room holds at least, and its pages (4 MiB), as in the block zone.
 const ROOM_BLOCKS: u64 = 8;
 const ROOM_PAGES: u64 = 1024;
 
-/// Units with extents and free pages, each with the most pages in a row that it may have.
-type Holes = BTreeMap<u32, u64>;
-
 /// What the allocator knows about extents.
 pub(super) struct Extents {
-    pools: Vec<Mutex<Holes>>,
+    /// Free pages of units with extents, and free units as far as the pools know; all other pages count as taken.
+    pools: AlignedPools,
     /// Free pages in units with extents.
     free_pages: AtomicU64,
     /// Pages of extents.
@@ -55,7 +54,7 @@ impl Extents {
     pub(super) fn new(geometry: &Geometry, pools: usize) -> Self {
         let wanted = (ROOM_BLOCKS * geometry.block_sectors_each()).max(ROOM_PAGES);
         Self {
-            pools: (0..pools).map(|_| Mutex::default()).collect(),
+            pools: AlignedPools::new(geometry.memory_units() as usize, pools, 1, geometry.block_sectors_each() as u32),
             free_pages: AtomicU64::new(0),
             used_pages: AtomicU64::new(0),
             room_pages: wanted.min(geometry.memory_units() * UNIT_PAGES / 16),
@@ -108,7 +107,7 @@ impl MemoryAllocator {
 
     /// Takes `count` pages in a row (at most a unit) for an extent of a file.
     pub(crate) fn take_extent(&self, count: u64, need: Need) -> Result<LineAddress> {
-        let taken = self.try_extent(count, need);
+        let taken = self.try_extent(count..=count, need, true).map(|(address, _)| address);
         if taken.is_err() && need == Need::Growth {
             self.extents.is_refused.store(true, SeqCst);
         }
@@ -116,73 +115,103 @@ impl MemoryAllocator {
     }
 
     /// Takes pages in a row for several extents; nobody is refused what it needs if there are none.
-    pub(crate) fn take_row_of_pages(&self, count: u64) -> Option<LineAddress> {
-        self.try_extent(count, Need::Growth).ok()
+    /// Less than a unit comes from a free unit only if `may_break`.
+    /// At least the first number of pages is taken, and more of the same hole. Returns how many.
+    pub(crate) fn take_row_of_pages(&self, counts: RangeInclusive<u64>, may_break: bool) -> Option<(LineAddress, u64)> {
+        self.try_extent(counts, Need::Growth, may_break).ok()
     }
 
-    fn try_extent(&self, count: u64, need: Need) -> Result<LineAddress> {
+    /// Takes these pages for growth, if they are free, in holes, and of one unit.
+    pub(crate) fn take_row_at(&self, address: LineAddress, count: u64) -> bool {
+        if fails(Take::Pages) || address.unit() >= self.total_units || self.check_growth(count).is_err() {
+            return false;
+        }
+        let mut is_taken = false;
+        self.extents.pools.each_part(address.number() / PAGE_LINES, count, |space, page, here| {
+            is_taken = here == count && space.take_hole_at(page, count);
+            if is_taken {
+                self.took_pages(address, count);
+            }
+        });
+        is_taken
+    }
+
+    /// Refuses growth by so many pages.
+    fn check_growth(&self, count: u64) -> Result<()> {
+        let is_full = self.free_for_extents() < count * PAGE_LINES + self.extents.room_lines() || self.pages_below_limit() < count;
+        if is_full { Err(Error::NoSpace { zone: "memory" }) } else { Ok(()) }
+    }
+
+    fn try_extent(&self, counts: RangeInclusive<u64>, need: Need, may_break: bool) -> Result<(LineAddress, u64)> {
         let full = Error::NoSpace { zone: "memory" };
-        let lines = count * PAGE_LINES;
         if fails(Take::Pages) {
             return Err(full);
         }
-        if need == Need::Growth && (self.free_for_extents() < lines + self.extents.room_lines() || self.pages_below_limit() < count) {
-            return Err(full);
+        if need == Need::Growth {
+            self.check_growth(*counts.end())?;
         }
-        let own = current_cpu() % self.extents.pools.len();
-        let others = (0..self.extents.pools.len()).filter(|pool| *pool != own);
         let moves = need == Need::Move;
-        let mut found = self.take_of_pool(own, count, !moves);
-        if found.is_none() {
-            found = others.into_iter().find_map(|pool| self.take_of_pool(pool, count, false));
+        if moves && *counts.end() == UNIT_PAGES {
+            return Err(full); // [GA2] of `gathering.rs`
         }
-        while found.is_none() && !moves && (self.spare_pages.give_back(self, UNIT_PAGES as usize) > 0 || self.end_gathering()) {
-            found = (0..self.extents.pools.len()).find_map(|pool| self.take_of_pool(pool, count, pool == own)); // [GA1] of `gathering.rs`
+        let may_break = may_break && !moves;
+        let mut found = self.find_extent(counts.clone(), may_break);
+        // [GA1] of `gathering.rs`
+        while found.is_none() && may_break && (self.spare_pages.give_back(self, UNIT_PAGES as usize) > 0 || self.end_gathering()) {
+            found = self.find_extent(counts.clone(), may_break);
         }
-        let found = found.ok_or(full)?;
-        self.extents.used_pages.fetch_add(count, SeqCst);
-        Ok(found)
+        found.ok_or(full)
     }
 
-    /// Takes pages from the holes of a pool, or from a whole unit that it may break ([FX2]).
-    fn take_of_pool(&self, pool: usize, count: u64, may_break: bool) -> Option<LineAddress> {
-        let mut holes = self.extents.pools[pool].lock();
-        let mut found = None;
-        for (unit, longest) in holes.iter_mut().filter(|(unit, longest)| **longest >= count && !self.map.is_emptied(u64::from(**unit))) {
-            let mut bits = self.map.bits[*unit as usize].lock();
-            match bits.take_words(count as usize) {
-                Ok(word) => {
-                    found = Some((*unit, word, bits.free() == 0));
-                    break;
-                }
-                Err(most) => *longest = most as u64,
-            }
-        }
-        if found.is_none() && may_break {
-            let unit = self.take_whole_unit(pool)?;
-            self.extents.free_pages.fetch_add(UNIT_PAGES, SeqCst);
-            holes.insert(unit, UNIT_PAGES);
-            let word = self.map.bits[unit as usize].lock().take_words(count as usize).ok()?;
-            found = Some((unit, word, count == UNIT_PAGES));
-        }
-        let (unit, word, is_full) = found?;
-        if is_full {
-            holes.remove(&unit);
-        }
+    /// Takes pages in a row ([FX2]).
+    fn find_extent(&self, counts: RangeInclusive<u64>, may_break: bool) -> Option<(LineAddress, u64)> {
+        let (least, count) = (*counts.start(), *counts.end());
+        let taken = Cell::new(count);
+        let pools = &self.extents.pools;
+        let address = |pool, page| LineAddress::new((pools.start_of(pool) + page) * PAGE_LINES);
+        let from_hole = |pool| {
+            pools.with(pool, |space| {
+                let (page, count) = space.take_hole_of(least as u32, count as u32)?;
+                taken.set(count.into());
+                self.took_pages(address(pool, page), count.into());
+                Some(page)
+            })
+        };
+        let from_unit = |pool| {
+            pools.with(pool, |space| {
+                let page = self.take_free_unit(pool, space)?;
+                space.clear(page + count, UNIT_PAGES - count);
+                self.extents.free_pages.fetch_add(UNIT_PAGES, SeqCst);
+                self.took_pages(address(pool, page), count);
+                Some(page)
+            })
+        };
+        let may_break = may_break || count == UNIT_PAGES;
+        let page = pools.find(least, from_hole, may_break.then_some(from_unit))?;
+        Some((LineAddress::new(page * PAGE_LINES), taken.get()))
+    }
+
+    /// Pages of a hole have become an extent. The caller has locked their pool.
+    fn took_pages(&self, address: LineAddress, count: u64) {
+        self.map.bits[address.unit() as usize].lock().set(address.number() % UNIT_LINES, count * PAGE_LINES);
         self.extents.free_pages.fetch_sub(count, SeqCst);
-        Some(LineAddress::new(u64::from(unit) * UNIT_LINES + word as u64 * PAGE_LINES))
+        self.extents.used_pages.fetch_add(count, SeqCst);
     }
 
-    /// Takes a whole unit for a pool, whose lock the caller holds.
-    fn take_whole_unit(&self, pool: usize) -> Option<u32> {
+    /// Takes a free unit for a pool, whose lock the caller holds: of its space, all pages are taken then. Returns the first page.
+    fn take_free_unit(&self, pool: usize, space: &mut AlignedSpace) -> Option<u64> {
         let _serial = self.units.lock();
         if fails(Take::Unit) || self.free_units.load(SeqCst) <= self.metadata_reserve_units.max(self.short_regions(None)) {
             return None;
         }
-        let unit = (0..self.total_units).rev().find(|unit| self.map.owner(*unit) == UnitOwner::Free)?;
-        self.map.set_owner(unit, UnitOwner::Extents(pool as u32));
+        let first = self.extents.pools.start_of(pool) / UNIT_PAGES;
+        let is_free = |unit: &u64| self.map.owner(first + unit) == UnitOwner::Free;
+        let known = std::iter::from_fn(|| space.take_unit()).map(|page| page / UNIT_PAGES).find(is_free);
+        // Of the known ones none is left: one that others gave back.
+        let unit = known.or_else(|| (0..space.units()).rev().find(is_free))?;
+        self.map.set_owner(first + unit, UnitOwner::Extents(pool as u32));
         self.free_units.fetch_sub(1, SeqCst);
-        Some(unit as u32)
+        Some(unit * UNIT_PAGES)
     }
 
     /// Frees pages of an extent. False, with no change, if they were not taken or hold no extent ([ME4] of `memory.rs`).
@@ -193,27 +222,55 @@ impl MemoryAllocator {
             return false;
         }
         let UnitOwner::Extents(pool) = self.map.owner(unit) else { return false };
-        let mut holes = self.extents.pools[pool as usize].lock();
-        let is_whole = {
-            let mut bits = self.map.bits[unit as usize].lock();
-            if !bits.is_taken(start, lines) {
-                return false;
-            }
-            bits.clear(start, lines);
-            u64::from(bits.free()) == UNIT_LINES
-        };
-        self.extents.used_pages.fetch_sub(count, SeqCst);
-        if is_whole {
-            holes.remove(&(unit as u32));
-            self.extents.free_pages.fetch_sub(UNIT_PAGES - count, SeqCst);
-            let _serial = self.units.lock();
-            self.map.set_owner(unit, UnitOwner::Free);
-            self.free_units.fetch_add(1, SeqCst);
-        } else {
+        let page = address.number() / PAGE_LINES - self.extents.pools.start_of(pool as usize);
+        self.extents.pools.with(pool as usize, |space| {
+            let is_whole = {
+                let mut bits = self.map.bits[unit as usize].lock();
+                if !bits.is_taken(start, lines) || !space.is_taken(page, count) {
+                    return false;
+                }
+                bits.clear(start, lines);
+                u64::from(bits.free()) == UNIT_LINES
+            };
+            space.clear(page, count);
+            self.extents.used_pages.fetch_sub(count, SeqCst);
             self.extents.free_pages.fetch_add(count, SeqCst);
-            holes.insert(unit as u32, UNIT_PAGES); // how many in a row is found out by the next search
-        }
-        true
+            if is_whole {
+                self.extents.free_pages.fetch_sub(UNIT_PAGES, SeqCst);
+                let _serial = self.units.lock();
+                self.map.set_owner(unit, UnitOwner::Free);
+                self.free_units.fetch_add(1, SeqCst);
+            }
+            true
+        })
+    }
+
+    /// Whether pages of a unit are to be emptied from now on: nobody finds its holes. False if it is free, or has another use.
+    pub(super) fn hide_extents(&self, unit: u64) -> bool {
+        let UnitOwner::Extents(pool) = self.map.owner(unit) else { return false };
+        self.extents.pools.with(pool as usize, |space| {
+            let hides = self.map.owner(unit) == UnitOwner::Extents(pool) && space.hide(self.in_pool(unit));
+            if hides {
+                self.map.set_emptied(unit);
+            }
+            hides
+        })
+    }
+
+    /// The holes of a unit that was to be emptied can be found again.
+    pub(super) fn show_extents(&self, unit: u64) {
+        let pool = self.extent_pool(unit) as usize;
+        self.extents.pools.with(pool, |space| space.show(self.in_pool(unit)));
+    }
+
+    /// The number of a unit in its pool.
+    fn in_pool(&self, unit: u64) -> usize {
+        (unit - self.extents.pools.start_of(self.extent_pool(unit) as usize) / UNIT_PAGES) as usize
+    }
+
+    /// The pool of a unit.
+    pub(super) fn extent_pool(&self, unit: u64) -> u32 {
+        self.extents.pools.pool_of(unit * UNIT_PAGES) as u32
     }
 
     /// Marks an extent that the rebuild found. False if its pages were already taken, or its unit has another use ([FX1]).
@@ -224,7 +281,7 @@ impl MemoryAllocator {
             match self.map.owner(unit) {
                 UnitOwner::Extents(_) => {}
                 UnitOwner::Free => {
-                    self.map.set_owner(unit, UnitOwner::Extents((unit % self.extents.pools.len() as u64) as u32));
+                    self.map.set_owner(unit, UnitOwner::Extents(self.extent_pool(unit)));
                     self.free_units.fetch_sub(1, SeqCst);
                 }
                 UnitOwner::Fixed | UnitOwner::Region(_) | UnitOwner::Pool(_) => return false,
@@ -233,23 +290,34 @@ impl MemoryAllocator {
         self.map.bits[unit as usize].lock().set(address.number() % UNIT_LINES, count * PAGE_LINES)
     }
 
-    /// Computes the counters and lists of a unit with extents after marks or saved maps are loaded.
-    pub(super) fn finish_extents(&self, unit: u64, pool: u32) {
-        let free = u64::from(self.map.bits[unit as usize].lock().free()) / PAGE_LINES;
-        self.extents.free_pages.fetch_add(free, SeqCst);
-        self.extents.used_pages.fetch_add(UNIT_PAGES - free, SeqCst);
-        if free > 0 {
-            self.extents.pools[pool as usize].lock().insert(unit as u32, UNIT_PAGES);
+    /// Says what is free after marks or saved maps are loaded.
+    pub(super) fn finish_extents(&self) {
+        for unit in 0..self.total_units {
+            let pages = match self.map.owner(unit) {
+                UnitOwner::Free => [0; UNIT_WORDS],
+                UnitOwner::Extents(_) => {
+                    let bits = self.map.bits[unit as usize].lock();
+                    let is_used = |page: usize| u64::from(bits.word(page) != 0);
+                    let pages: UnitPages =
+                        std::array::from_fn(|word| (0..64).fold(0, |pages, page| pages | is_used(word * 64 + page) << page));
+                    let used: u64 = pages.iter().map(|word| u64::from(word.count_ones())).sum();
+                    self.extents.free_pages.fetch_add(UNIT_PAGES - used, SeqCst);
+                    self.extents.used_pages.fetch_add(used, SeqCst);
+                    pages
+                }
+                UnitOwner::Fixed | UnitOwner::Region(_) | UnitOwner::Pool(_) => [u64::MAX; UNIT_WORDS],
+            };
+            self.extents.pools.each_part(unit * UNIT_PAGES, UNIT_PAGES, |space, page, _| space.load((page / UNIT_PAGES) as usize, pages));
         }
     }
 
     /// Takes all free pages of a unit with extents ([HO1] of `hold.rs`). Returns the number of lines.
-    pub(super) fn hold_extents(&self, unit: u64, pool: u32) -> u64 {
+    pub(super) fn hold_extents(&self, unit: u64) -> u64 {
         let mut bits = self.map.bits[unit as usize].lock();
         let free = u64::from(bits.free());
         bits.set(0, UNIT_LINES);
         drop(bits);
-        self.extents.pools[pool as usize].lock().remove(&(unit as u32));
+        self.extents.pools.each_part(unit * UNIT_PAGES, UNIT_PAGES, |space, page, count| _ = space.set(page, count));
         self.extents.free_pages.fetch_sub(free / PAGE_LINES, SeqCst);
         free
     }

@@ -67,7 +67,12 @@ impl MemoryAllocator {
                 self.spare_pages.give_back(self, usize::MAX); // copies are in slots, and no record names them
             }
             let (units, moved) = self.choose_sparse(of);
-            units.into_iter().for_each(|unit| self.map.set_emptied(unit));
+            for unit in units {
+                match of {
+                    Use::Slots => self.map.set_emptied(unit),
+                    Use::Extents => _ = self.hide_extents(unit), // one that became free meanwhile stays so
+                }
+            }
             (*then, lines) = (None, lines + moved);
         }
         lines
@@ -85,11 +90,14 @@ impl MemoryAllocator {
             any = true;
             let Some(of) = use_of(owner) else { continue };
             given_up_at[of as usize] = Some(self.free_lines_of(of));
-            if let UnitOwner::Pool(pool) = owner {
-                let mut lists = self.pools[pool as usize].lock();
-                if self.map.owner(unit) == owner {
-                    self.list_slots(&mut lists, unit);
+            match owner {
+                UnitOwner::Pool(pool) => {
+                    let mut lists = self.pools[pool as usize].lock();
+                    if self.map.owner(unit) == owner {
+                        self.list_slots(&mut lists, unit);
+                    }
                 }
+                _ => self.show_extents(unit),
             }
         }
         any

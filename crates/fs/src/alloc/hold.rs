@@ -46,7 +46,7 @@ impl MemoryAllocator {
                     self.free_data_lines.fetch_sub(free, SeqCst);
                     held += free;
                 }
-                UnitOwner::Extents(pool) => held += self.hold_extents(unit, pool),
+                UnitOwner::Extents(_) => held += self.hold_extents(unit),
                 UnitOwner::Fixed | UnitOwner::Region(_) => {}
             }
         }
@@ -58,13 +58,6 @@ impl MemoryAllocator {
 impl SectorAllocator {
     /// Takes all free sectors. Returns their number. The transient room must not be filled yet.
     pub(crate) fn hold_all(&self) -> u64 {
-        let mut held = 0;
-        for group in &self.groups {
-            let mut bits = group.lock();
-            held += u64::from(bits.free());
-            bits.set(0, UNIT_LINES);
-        }
-        self.free.fetch_sub(held, SeqCst);
-        held
+        self.take_all()
     }
 }

@@ -159,7 +159,7 @@ impl MemoryAllocator {
         let pool = (unit % self.pools.len() as u64) as u32;
         let owner = match kind {
             PieceKind::Data => Some(UnitOwner::Pool(pool)),
-            PieceKind::Extents => Some(UnitOwner::Extents(pool)),
+            PieceKind::Extents => Some(UnitOwner::Extents(self.extent_pool(unit))),
             PieceKind::Region | PieceKind::Fixed | PieceKind::Free | PieceKind::Sectors => None,
         };
         if let Some(owner) = owner {
@@ -172,14 +172,11 @@ impl MemoryAllocator {
 
     /// Computes counters and lists after marks or saved maps are loaded.
     pub(crate) fn finish_loading(&self) {
+        self.finish_extents();
         for unit in 0..self.total_units {
             let pool = match self.map.owner(unit) {
                 UnitOwner::Pool(pool) => pool,
-                UnitOwner::Extents(pool) => {
-                    self.finish_extents(unit, pool);
-                    continue;
-                }
-                UnitOwner::Free | UnitOwner::Fixed | UnitOwner::Region(_) => continue,
+                UnitOwner::Extents(_) | UnitOwner::Free | UnitOwner::Fixed | UnitOwner::Region(_) => continue,
             };
             let free = u64::from(self.map.bits[unit as usize].lock().free());
             self.free_data_lines.fetch_add(free, SeqCst);

@@ -4,6 +4,8 @@
 //! Only the saved maps are stored to the device here. If a region must grow, [`memory::MemoryAllocator::step`] (`regions.rs`) returns the
 //! change, and `volume/space.rs` commits it; so it is with a unit that leaves a region (`departure.rs`, `volume/units.rs`).
 
+mod aligned_pools;
+mod aligned_space;
 pub(crate) mod bits;
 mod creatable;
 mod data_area;
@@ -15,6 +17,7 @@ mod freed_sectors;
 mod gathering;
 mod hold;
 pub(crate) mod maps;
+mod maxima;
 pub(crate) mod memory;
 mod pools;
 mod region_state;
@@ -23,6 +26,7 @@ pub(crate) mod rise;
 pub(crate) mod sectors;
 pub(crate) mod spare_pages;
 mod table_lines;
+mod unit_pages;
 mod units;
 
 use crate::health::Health;

@@ -1,13 +1,18 @@
-//! Sectors of the block zone, in groups of 32,768 (128 MiB). Whole blocks are aligned runs. The last block of a file takes only the sectors
-//! that it needs, from partly used words, so that aligned space survives ageing (WineFS §3.4).
+//! Sectors of the block zone: aligned extents of 2 MiB, and holes, in pools (`aligned_space.rs`; WineFS §3.4). Whole blocks are aligned runs.
+//! The last block of a file takes only the sectors that it needs, from blocks that are partly used.
 //!
 //! [SE1] The transient room (RULES R14) is kept as whole blocks that growth never gets: a count of free sectors would not help an overwrite
 //!       that needs a contiguous block. Space freed by an overwrite refills the room.
 //! [SE2] The end of a file that finds no other place takes a block of the room; the rest of that block stays unused. The file end moves
 //!       out again at once, into the hole that its old sectors left (`write_path`), so that the room does not fragment.
 //! [SE3] Sectors that are about to be discarded are taken, so nobody else gets them. They count as free for `statfs` alone.
+//! [SE4] Pools are whole groups of 32,768 sectors, which maps are saved by. Sectors are taken in the order of [AP1] of `aligned_pools.rs`.
+//!
+//! Lock order: the room, then a pool.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::ops::{Range, RangeInclusive};
 
 use hashbrown::HashMap;
 use tandemfs_format::geometry::{Geometry, PIECE_SECTORS};
@@ -15,38 +20,27 @@ use tandemfs_format::journal::TX_DATA_MAX;
 use tandemfs_format::{SECTOR_BYTES, Sector, UNIT_BYTES};
 
 use super::Need;
-use super::bits::{Bits, WORDS};
+use super::aligned_pools::AlignedPools;
+use super::aligned_space::AlignedSpace;
 use super::freed_sectors::FreedSectors;
+use super::unit_pages::{UNIT_PAGES, UNIT_WORDS, UnitPages};
 use crate::error::{Error, Result};
 use crate::inject::{Take, fails};
 use crate::mutant::{Mutant, on};
 use crate::space::Run;
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use crate::sync::{Mutex, current_cpu};
 use crate::types::ZoneSpace;
 
 /// Blocks of the transient room (RULES R14): this many writers and write-backs can redirect a block each on a full device.
 const TRANSIENT_BLOCKS: u64 = 8;
 /// Number of maximum-size writes that the transient room serves at once.
 const TRANSIENT_WRITES: u64 = 4;
-/// Words that a tail allocation searches before it opens a new one.
-const TAIL_WORDS: usize = 64;
-
-/// Where the next allocation of a pool starts its search.
-#[derive(Debug, Clone, Copy)]
-struct Cursor {
-    group: usize,
-    word: usize,
-}
-
-struct Pool {
-    blocks: Cursor,
-    tails: Cursor,
-}
-
+/// Units of a group.
+const GROUP_UNITS: usize = (PIECE_SECTORS / UNIT_PAGES) as usize;
 pub(crate) struct SectorAllocator {
-    pub(super) groups: Vec<Mutex<Bits>>,
-    pools: Vec<Mutex<Pool>>,
+    pools: AlignedPools,
+    group_count: usize,
     pub(super) free: AtomicU64,
     total: u64,
     block_sectors: u64,
@@ -71,25 +65,17 @@ impl SectorAllocator {
     pub(crate) fn new(geometry: &Geometry, pools: usize) -> Self {
         let total = geometry.block_sectors();
         let group_count = total.div_ceil(PIECE_SECTORS).max(1) as usize;
-        let groups: Vec<Mutex<Bits>> = (0..group_count).map(|_| Mutex::new(Bits::new())).collect();
-        let beyond = group_count as u64 * PIECE_SECTORS - total;
-        if let Some(last) = groups.last().filter(|_| beyond > 0) {
-            last.lock().set(PIECE_SECTORS - beyond, beyond);
-        }
-        groups[0].lock().set(0, 1);
-        let pools = (0..pools)
-            .map(|pool| {
-                let start = Cursor { group: pool * group_count / pools, word: if group_count < pools { pool * WORDS / pools } else { 0 } };
-                Mutex::new(Pool { blocks: start, tails: start })
-            })
-            .collect();
         let block_sectors = geometry.block_sectors_each();
+        let pools = AlignedPools::new(group_count * GROUP_UNITS, pools, GROUP_UNITS, block_sectors as u32);
+        let taken = |start: u64, end: u64| pools.each_part(start, end - start, |space, at, here| _ = space.set(at, here));
+        taken(total, group_count as u64 * PIECE_SECTORS);
+        taken(0, total.min(1));
         let largest_write = TX_DATA_MAX / (block_sectors * SECTOR_BYTES as u64);
         let room = (total / 8 / block_sectors).clamp(1, TRANSIENT_BLOCKS.max(TRANSIENT_WRITES * largest_write)) * block_sectors;
         let transient = if total > 0 { room } else { 0 };
         Self {
-            groups,
             pools,
+            group_count,
             free: AtomicU64::new(total.saturating_sub(1)),
             total,
             block_sectors,
@@ -100,14 +86,78 @@ impl SectorAllocator {
         }
     }
 
+    // ---- pools ---------------------------------------------------------------------------------------------------------------------
+
+    /// The pool of a group, and the group's first sector there.
+    fn place_of(&self, group: usize) -> (usize, u64) {
+        let start = group as u64 * PIECE_SECTORS;
+        let pool = self.pools.pool_of(start);
+        (pool, start - self.pools.start_of(pool))
+    }
+
+    /// Uses a pool. What it has free then is counted.
+    fn with<T>(&self, pool: usize, work: impl FnOnce(&mut AlignedSpace) -> T) -> T {
+        self.pools.with(pool, |space| self.counted(space, work))
+    }
+
+    /// Uses the parts of a run of sectors in the same way.
+    fn each_part(&self, sector: Sector, count: u64, mut work: impl FnMut(&mut AlignedSpace, u64, u64)) {
+        self.pools.each_part(sector.number(), count, |space, start, here| self.counted(space, |space| work(space, start, here)));
+    }
+
+    fn counted<T>(&self, space: &mut AlignedSpace, work: impl FnOnce(&mut AlignedSpace) -> T) -> T {
+        let before = space.free();
+        let done = work(space);
+        let after = space.free();
+        if after > before {
+            self.free.fetch_add(after - before, SeqCst);
+        } else if after < before {
+            self.free.fetch_sub(before - after, SeqCst);
+        }
+        done
+    }
+
+    /// Finds sectors in a row, at most a unit. `may_break`: from an aligned extent too; a whole unit always is one.
+    fn find(&self, count: u64, may_break: bool) -> Option<Sector> {
+        self.find_row(count..=count, may_break).map(|(sector, _)| sector)
+    }
+
+    /// The same for at least the first number of sectors. Also returns how many there are.
+    fn find_row(&self, counts: RangeInclusive<u64>, may_break: bool) -> Option<(Sector, u64)> {
+        let (least, count) = (*counts.start(), *counts.end());
+        let taken = Cell::new(count);
+        let from_hole = |pool| {
+            let (start, count) = self.with(pool, |space| space.take_hole_of(least as u32, count as u32))?;
+            taken.set(count.into());
+            Some(start)
+        };
+        let from_unit = |pool| self.with(pool, |space| space.break_unit(count as u32));
+        let may_break = may_break || count == UNIT_PAGES;
+        let found = self.pools.find(least, from_hole, may_break.then_some(from_unit))?;
+        Some((Sector::new(found), taken.get()))
+    }
+
+    /// The same for the end of a file, which takes any sectors in a row when nothing else is left.
+    fn find_for_end(&self, count: u64) -> Option<Sector> {
+        self.find(count, true).or_else(|| {
+            let anywhere = |pool| {
+                let found = self.with(pool, |space| space.take_anywhere(count));
+                found.map(|at| Sector::new(self.pools.start_of(pool) + at))
+            };
+            (0..self.pools.count()).find_map(anywhere)
+        })
+    }
+
+    // ---- maps ----------------------------------------------------------------------------------------------------------------------
+
     /// A group's map as saved for a zone of `total` sectors, which is at least the current size: sectors beyond the old end are free, those
     /// beyond the new end taken.
     pub(crate) fn group_of(&self, group: u64, total: u64) -> Vec<u8> {
         let within = |sectors: u64| sectors.saturating_sub(group * PIECE_SECTORS).min(PIECE_SECTORS);
-        let old = self.groups.get(group as usize).map(|bits| bits.lock().to_bytes());
+        let old = ((group as usize) < self.group_count).then(|| self.saved(group as usize));
         let unused = if old.is_some() { within(self.total)..within(total) } else { 0..0 };
         let mut bytes = old.unwrap_or_else(|| vec![0; PIECE_SECTORS as usize / 8]);
-        let mut set = |sectors: std::ops::Range<u64>, taken: bool| {
+        let mut set = |sectors: Range<u64>, taken: bool| {
             for sector in sectors {
                 let (byte, bit) = ((sector / 8) as usize, 1 << (sector % 8));
                 bytes[byte] = if taken { bytes[byte] | bit } else { bytes[byte] & !bit };
@@ -118,21 +168,44 @@ impl SectorAllocator {
         bytes
     }
 
+    fn saved(&self, group: usize) -> Vec<u8> {
+        let words = |space: &mut AlignedSpace| self.units_of(group).flat_map(|unit| *space.unit(unit)).collect::<Vec<u64>>();
+        self.pools.with(self.place_of(group).0, words).into_iter().flat_map(u64::to_le_bytes).collect()
+    }
+
+    /// The units of a group in its pool.
+    fn units_of(&self, group: usize) -> Range<usize> {
+        let first = (self.place_of(group).1 / UNIT_PAGES) as usize;
+        first..first + GROUP_UNITS
+    }
+
     /// Loads a saved group.
     pub(crate) fn load_group(&self, group: usize, bytes: &[u8]) {
-        let mut bits = self.groups[group].lock();
-        let before = u64::from(bits.free());
-        *bits = Bits::from_bytes(bytes);
-        self.free.fetch_add(u64::from(bits.free()), SeqCst);
-        self.free.fetch_sub(before, SeqCst);
+        let mut words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(std::array::from_fn(|byte| word[byte])));
+        self.with(self.place_of(group).0, |space| {
+            for unit in self.units_of(group) {
+                let mut pages: UnitPages = [u64::MAX; UNIT_WORDS];
+                pages.iter_mut().zip(&mut words).for_each(|(page, word)| *page = word);
+                space.load(unit, pages);
+            }
+        });
     }
 
     /// Marks sectors that recovery found in use. False if any were already taken.
     pub(crate) fn mark(&self, sector: Sector, count: u64) -> bool {
         let mut were_free = true;
-        self.each_group(sector, count, |bits, start, here| were_free &= bits.set(start, here));
+        self.each_part(sector, count, |space, start, here| were_free &= space.set(start, here));
         were_free
     }
+
+    /// Takes all free sectors ([HO1] of `hold.rs`). Returns their number. The transient room must not be filled yet.
+    pub(super) fn take_all(&self) -> u64 {
+        let held = self.free.load(SeqCst);
+        (0..self.pools.count()).for_each(|pool| self.with(pool, AlignedSpace::take_all));
+        held - self.free.load(SeqCst)
+    }
+
+    // ---- taking --------------------------------------------------------------------------------------------------------------------
 
     /// Takes `count` contiguous sectors (at most a block).
     pub(crate) fn take(&self, count: u64, need: Need) -> Result<Sector> {
@@ -141,23 +214,36 @@ impl SectorAllocator {
         if fails(Take::Sectors) || (need == Need::Growth && self.free.load(SeqCst) < count + self.transient) {
             return Err(full);
         }
-        let mut pool = self.pools[current_cpu() % self.pools.len()].lock();
-        let whole = count == self.block_sectors;
-        let found = if whole { self.find_block(&mut pool.blocks, count) } else { self.find_tail(&mut pool.tails, count) };
-        drop(pool);
+        let found = if count < self.block_sectors { self.find_for_end(count) } else { self.find(count, true) };
         match need {
             Need::Growth | Need::Move => found.ok_or(full),
             Need::Transient => found.or_else(|| self.take_from_room(count)).ok_or(full),
         }
     }
 
-    /// Takes sectors for a block that leaves the transient room: may use all sectors outside the room, even those that growth must leave.
-    pub(crate) fn take_outside_room(&self, count: u64) -> Option<Sector> {
-        if fails(Take::Sectors) {
+    /// Takes so many sectors in a row (blocks, at most a unit) for growth: at least the first number, and more of the same hole. A unit is an aligned extent; less comes from holes, or if
+    /// `may_break` from an aligned extent.
+    pub(crate) fn take_row(&self, counts: RangeInclusive<u64>, may_break: bool) -> Option<(Sector, u64)> {
+        if fails(Take::Sectors) || self.free.load(SeqCst) < counts.end() + self.transient || *counts.end() > UNIT_PAGES {
             return None;
         }
-        let mut pool = self.pools[current_cpu() % self.pools.len()].lock();
-        self.find_tail(&mut pool.tails, count)
+        self.find_row(counts, may_break)
+    }
+
+    /// Takes these sectors for growth, if they are free and in holes of one unit.
+    pub(crate) fn take_row_at(&self, sector: Sector, count: u64) -> bool {
+        let end = sector.number() + count;
+        if fails(Take::Sectors) || self.free.load(SeqCst) < count + self.transient || end > self.total {
+            return false;
+        }
+        let mut is_taken = false;
+        self.each_part(sector, count, |space, start, here| is_taken = here == count && space.take_hole_at(start, count));
+        is_taken
+    }
+
+    /// Takes sectors for a block that leaves the transient room: may use all sectors outside the room, even those that growth must leave.
+    pub(crate) fn take_outside_room(&self, count: u64) -> Option<Sector> {
+        if fails(Take::Sectors) { None } else { self.find_for_end(count) }
     }
 
     /// Whether these sectors are in a block of the room ([SE2]).
@@ -171,10 +257,10 @@ impl SectorAllocator {
 
     /// Fills the transient room from free blocks ([SE1]), after the maps are loaded.
     pub(crate) fn fill_room(&self) {
+        (0..self.pools.count()).for_each(|pool| _ = self.with(pool, AlignedSpace::whole)); // finds out what is free where
         let mut room = self.room.lock();
-        let mut cursor = Cursor { group: self.groups.len() - 1, word: 0 };
         while (room.blocks.len() as u64) * self.block_sectors < self.transient {
-            let Some(sector) = self.find_block(&mut cursor, self.block_sectors) else { break };
+            let Some(sector) = self.find(self.block_sectors, true) else { break };
             self.free.fetch_add(self.block_sectors, SeqCst);
             room.blocks.insert(sector.number());
         }
@@ -185,7 +271,9 @@ impl SectorAllocator {
         let room = std::mem::take(&mut *self.room.lock());
         let unused = room.blocks.into_iter().map(|block| (block, 0)).chain(room.partly_used);
         for (block, used) in unused {
-            self.groups[(block / PIECE_SECTORS) as usize].lock().clear(block % PIECE_SECTORS + used, self.block_sectors - used);
+            let count = self.block_sectors - used;
+            self.each_part(Sector::new(block + used), count, AlignedSpace::clear);
+            self.free.fetch_sub(count, SeqCst);
         }
     }
 
@@ -224,54 +312,16 @@ impl SectorAllocator {
         if (room.blocks.len() + room.partly_used.len()) as u64 * self.block_sectors >= self.transient {
             return;
         }
-        let start = self.block_start(sector);
-        let mut bits = self.groups[(start / PIECE_SECTORS) as usize].lock();
-        if start + self.block_sectors <= self.total && bits.is_free(start % PIECE_SECTORS, self.block_sectors) {
-            bits.set(start % PIECE_SECTORS, self.block_sectors);
-            room.blocks.insert(start);
+        let (start, count) = (self.block_start(sector), self.block_sectors);
+        if start + count > self.total {
+            return;
         }
-    }
-
-    fn find_block(&self, cursor: &mut Cursor, count: u64) -> Option<Sector> {
-        self.find(cursor, count, true)
-    }
-
-    fn find_tail(&self, cursor: &mut Cursor, count: u64) -> Option<Sector> {
-        if count < 64 {
-            let mut bits = self.groups[cursor.group].lock();
-            let to = (cursor.word + TAIL_WORDS).min(WORDS);
-            for word in cursor.word..to {
-                let value = bits.word(word);
-                if value != 0
-                    && value != u64::MAX
-                    && let Some(found) = bits.take_in_word(word, count as u32, false)
-                {
-                    cursor.word = word;
-                    self.free.fetch_sub(count, SeqCst);
-                    return Some(Sector::new(cursor.group as u64 * PIECE_SECTORS + found.index()));
-                }
+        self.pools.each_part(start, count, |space, at, _| {
+            if space.is_free(at, count) {
+                space.set(at, count);
+                room.blocks.insert(start);
             }
-        }
-        self.find(cursor, count, false)
-    }
-
-    /// Next-fit over all groups, from the cursor around and back to it.
-    fn find(&self, cursor: &mut Cursor, count: u64, aligned: bool) -> Option<Sector> {
-        for step in 0..=self.groups.len() {
-            let group = (cursor.group + step) % self.groups.len();
-            let (from, to) = match step {
-                0 => (cursor.word, WORDS),
-                last if last == self.groups.len() => (0, WORDS.min(cursor.word + 4)),
-                _ => (0, WORDS),
-            };
-            let mut bits = self.groups[group].lock();
-            if let Some(found) = bits.take(from, to, count as u32, aligned) {
-                *cursor = Cursor { group, word: found.word };
-                self.free.fetch_sub(count, SeqCst);
-                return Some(Sector::new(group as u64 * PIECE_SECTORS + found.index()));
-            }
-        }
-        None
+        });
     }
 
     /// Frees sectors. False, with no change, if they were not taken (`memory.rs` [ME4]).
@@ -281,9 +331,9 @@ impl SectorAllocator {
             return returned;
         }
         let mut taken = true;
-        self.each_group(sector, count, |bits, start, here| taken &= bits.is_taken(start, here));
+        self.each_part(sector, count, |space, start, here| taken &= space.is_taken(start, here));
         if taken {
-            self.each_group(sector, count, Bits::clear);
+            self.each_part(sector, count, AlignedSpace::clear);
             self.freed.note(sector, count);
             self.refill_room(sector);
         }
@@ -294,7 +344,7 @@ impl SectorAllocator {
 
     /// Number of groups of sectors.
     pub(crate) fn groups(&self) -> usize {
-        self.groups.len()
+        self.group_count
     }
 
     /// Takes sectors of a group that were freed during this mount and are free, until `most` are taken or at most 63 more. [`SectorAllocator::discarded`]
@@ -304,23 +354,25 @@ impl SectorAllocator {
         let Some(words) = notes.as_mut() else { return Vec::new() };
         let mut runs = Runs::default();
         let mut is_all = true;
-        let mut bits = self.groups[group].lock();
-        for (word, noted) in words.iter_mut().enumerate().filter(|(_, noted)| **noted != 0) {
-            if runs.total >= most {
-                is_all = false;
-                break;
+        let (pool, first) = self.place_of(group);
+        self.pools.with(pool, |space| {
+            for (word, noted) in words.iter_mut().enumerate().filter(|(_, noted)| **noted != 0) {
+                if runs.total >= most {
+                    is_all = false;
+                    break;
+                }
+                let mut free = if on(Mutant::DiscardedWhileTaken) { *noted } else { *noted & !space.word(first / 64 + word as u64) };
+                *noted = 0;
+                while free != 0 {
+                    let start = free.trailing_zeros();
+                    let count = (free >> start).trailing_ones();
+                    free &= !((u64::MAX >> (64 - count)) << start);
+                    let at = word as u64 * 64 + u64::from(start);
+                    space.set(first + at, count.into());
+                    runs.add(group, at, count.into());
+                }
             }
-            let mut free = if on(Mutant::DiscardedWhileTaken) { *noted } else { *noted & !bits.word(word) };
-            *noted = 0;
-            while free != 0 {
-                let start = free.trailing_zeros();
-                let count = (free >> start).trailing_ones();
-                free &= !((u64::MAX >> (64 - count)) << start);
-                let at = word as u64 * 64 + u64::from(start);
-                bits.set(at, count.into());
-                runs.add(group, at, count.into());
-            }
-        }
+        });
         if is_all {
             *notes = None;
         }
@@ -331,22 +383,29 @@ impl SectorAllocator {
     /// returns where to go on; `None` at the end of the group. A run that `most` cuts is taken in parts.
     pub(crate) fn take_free(&self, group: usize, from: u64, least: u64, most: u64) -> (Vec<Run>, Option<u64>) {
         let mut runs = Runs::default();
-        let mut bits = self.groups[group].lock();
-        let mut at = from;
-        while let Some((start, count)) = bits.next_free_run(at) {
-            at = start + count;
-            let is_rest = from > 0 && start == from;
-            if count < least && !is_rest {
-                continue;
+        let (pool, first) = self.place_of(group);
+        let next = self.pools.with(pool, |space| {
+            let mut at = from;
+            while let Some((start, count)) = space.next_free_run(first + at).map(|(start, count)| (start - first, count)) {
+                if start >= PIECE_SECTORS {
+                    break;
+                }
+                let count = count.min(PIECE_SECTORS - start);
+                at = start + count;
+                let is_rest = from > 0 && start == from;
+                if count < least && !is_rest {
+                    continue;
+                }
+                let here = count.min(most - runs.total);
+                space.set(first + start, here);
+                runs.add(group, start, here);
+                if runs.total == most {
+                    return Some(start + here);
+                }
             }
-            let here = count.min(most - runs.total);
-            bits.set(start, here);
-            runs.add(group, start, here);
-            if runs.total == most {
-                return (self.being_discarded(runs), Some(start + here));
-            }
-        }
-        (self.being_discarded(runs), None)
+            None
+        });
+        (self.being_discarded(runs), next)
     }
 
     fn being_discarded(&self, runs: Runs) -> Vec<Run> {
@@ -357,7 +416,7 @@ impl SectorAllocator {
 
     /// Gives back sectors that were taken to be discarded.
     pub(crate) fn discarded(&self, (sector, count): Run) {
-        self.each_group(sector, count, Bits::clear);
+        self.each_part(sector, count, AlignedSpace::clear);
         self.discarding.fetch_sub(count, SeqCst);
         self.refill_room(sector);
     }
@@ -368,44 +427,16 @@ impl SectorAllocator {
         self.freed.note(run.0, run.1);
     }
 
-    fn each_group(&self, sector: Sector, count: u64, mut change: impl FnMut(&mut Bits, u64, u64)) {
-        let mut at = sector.number();
-        let end = at + count;
-        while at < end {
-            let start = at % PIECE_SECTORS;
-            let here = (PIECE_SECTORS - start).min(end - at);
-            let mut bits = self.groups[(at / PIECE_SECTORS) as usize].lock();
-            let before = u64::from(bits.free());
-            change(&mut bits, start, here);
-            let after = u64::from(bits.free());
-            if after >= before {
-                self.free.fetch_add(after - before, SeqCst);
-            } else {
-                self.free.fetch_sub(before - after, SeqCst);
-            }
-            at += here;
-        }
-    }
-
     /// Number of whole blocks that growth can still take, one after the other.
     pub(crate) fn whole_blocks(&self) -> u64 {
         let each = self.block_sectors;
-        let in_group = |bits: &Mutex<Bits>| {
-            let bits = bits.lock();
-            if u64::from(bits.free()) == PIECE_SECTORS { PIECE_SECTORS / each } else { bits.count_runs(WORDS, each as u32) }
-        };
-        let runs: u64 = self.groups.iter().map(in_group).sum();
+        let runs: u64 = (0..self.pools.count()).map(|pool| self.pools.with(pool, |space| space.free_blocks())).sum();
         runs.min(self.free.load(SeqCst).saturating_sub(self.transient) / each)
     }
 
     /// Free bytes in pieces of the size of a unit (2 MiB) at multiples of it.
     pub(crate) fn aligned_free_bytes(&self) -> u64 {
-        let each = UNIT_BYTES / SECTOR_BYTES as u64;
-        let in_group = |group: &Mutex<Bits>| {
-            let bits = group.lock();
-            (0..PIECE_SECTORS / each).filter(|piece| bits.is_free(piece * each, each)).count() as u64
-        };
-        self.groups.iter().map(in_group).sum::<u64>() * UNIT_BYTES
+        (0..self.pools.count()).map(|pool| self.pools.with(pool, AlignedSpace::whole)).sum::<u64>() * UNIT_BYTES
     }
 
     pub(crate) fn space(&self) -> ZoneSpace {

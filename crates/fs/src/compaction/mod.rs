@@ -195,7 +195,7 @@ impl FileSystem {
             return Ok(false); // [CZ7]
         }
         let gathers = pace == Pace::Short && volume.has_memory_homes(); // [GA5] of `alloc/gathering.rs`
-        if !Region::ALL.iter().any(|region| memory.may_empty(*region, pace, anew)) && !(gathers && memory.may_gather(anew)) {
+        if !(Region::ALL.iter().any(|region| memory.may_empty(*region, pace, anew)) || gathers && memory.may_gather(anew)) {
             return Ok(false);
         }
         // What waits for the watermark is free then, and units that are empty need no compaction.

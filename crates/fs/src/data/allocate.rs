@@ -27,6 +27,7 @@ use super::commit::{changed, count_space};
 use super::compose::load_log;
 use super::policy;
 use super::rewrite::Rewrite;
+use super::rows::Rows;
 use super::shift::Direction;
 use super::truncate::free_blocks;
 use crate::alloc::Need;
@@ -120,10 +121,11 @@ impl FileSystem {
         let blocks = offset / block_bytes..end.div_ceil(block_bytes);
         self.check_room(file, &blocks, end)?;
         let mut taken: Vec<Range<u64>> = Vec::new();
+        let mut rows = Rows::new(&self.volume);
         let mut at = blocks.start;
         while at < blocks.end {
             let step = at..blocks.end.min((at / STEP_BLOCKS + 1) * STEP_BLOCKS);
-            match self.reserve_step(file, step, end, &mut taken) {
+            match self.reserve_step(file, step, end, (&mut taken, &mut rows)) {
                 Ok(next) => at = next,
                 Err(error) => {
                     // [AL2]: blocks that were holes become holes again.
@@ -171,8 +173,15 @@ impl FileSystem {
         (end - block * block_bytes).min(block_bytes).div_ceil(SECTOR) as u32
     }
 
-    /// One transaction for some blocks; returns the first block not done yet. Adds blocks that were holes to `taken`.
-    fn reserve_step(&self, file: &InCoreInode, blocks: Range<u64>, end: u64, taken: &mut Vec<Range<u64>>) -> Result<u64> {
+    /// One transaction for some blocks; returns the first block not done yet. Adds blocks that were holes to `taken`, and takes space in
+    /// rows where it can.
+    fn reserve_step(
+        &self,
+        file: &InCoreInode,
+        blocks: Range<u64>,
+        end: u64,
+        (taken, rows): (&mut Vec<Range<u64>>, &mut Rows<'_>),
+    ) -> Result<u64> {
         let volume = &self.volume;
         let mut tx = Tx::new(volume);
         let mut state = file.state.write()?;
@@ -202,7 +211,14 @@ impl FileSystem {
                 next = block;
                 break;
             }
-            let base = self.reserve_block(&mut tx, &old, zone, wanted)?;
+            let whole = block..end / u64::from(volume.geometry.block_bytes());
+            let before = || {
+                let record = tree::lookup(volume, owner, old_root, block.checked_sub(1)?).ok()?;
+                Base::of_record(volume, owner, &record).ok()?.whole_run(&volume.geometry)
+            };
+            let place = if whole.is_empty() { None } else { rows.next(zone, whole, before) };
+            let zones = (zone, policy::other_zone(&old.base, zone));
+            let base = old.reserve(&mut tx, volume, zones, wanted, place)?;
             old.replace(&mut tx, volume, owner, &mut root, block, BaseChange::To(base), &old.logs, Need::Growth)?;
             count_space(&mut new, old.space_512(volume.log_counting), space_512_of(volume.log_counting, base.sectors(), &old.logs));
             any = true;
@@ -222,11 +238,6 @@ impl FileSystem {
             }
         }
         Ok(next)
-    }
-
-    /// Unwritten space for a block, in the file's home while it has room.
-    fn reserve_block(&self, tx: &mut Tx<'_>, old: &Block, zone: Zone, count: u32) -> Result<Base> {
-        old.reserve(tx, &self.volume, (zone, policy::other_zone(&old.base, zone)), count)
     }
 
     // ---- taking back ----------------------------------------------------------------------------------------------------------------

@@ -264,7 +264,7 @@ impl FileSystem {
     fn move_unwritten(&self, file: &InCoreInode, view: &FileView, block: u64, old: &Block, count: u32) -> Result<()> {
         let volume = &self.volume;
         let mut tx = Tx::new(volume);
-        let base = old.reserve(&mut tx, volume, (view.zone, None), count)?;
+        let base = old.reserve(&mut tx, volume, (view.zone, None), count, None)?;
         let mut state = file.state.write()?;
         if state.removed {
             return Err(Error::Stale(file.number));

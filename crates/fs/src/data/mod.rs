@@ -21,6 +21,7 @@ mod policy;
 mod promote;
 mod read_path;
 mod rewrite;
+mod rows;
 mod seek;
 mod shift;
 mod target;

@@ -66,7 +66,8 @@ impl FileSystem {
             left.extend(whole);
             return Ok(Some(left));
         }
-        let Some(at) = self.volume.take_row(view.zone, whole.len() as u64 * each) else { return Ok(None) };
+        let count = whole.len() as u64 * each;
+        let Some((at, _)) = self.volume.take_row(view.zone, count..=count, true) else { return Ok(None) };
         self.rewrite_at(file, &whole, at, |at| Rewrite::Home(Some(at)))?;
         add(&self.volume.live.work.home_moved_bytes, whole.len() as u64 * u64::from(self.volume.geometry.block_bytes()));
         Ok(Some(left))

@@ -1,7 +1,7 @@
 //! Steps 2 and 3 of a write ([`super::write_path`]): splits bytes into blocks, plans the new state of each block and allocates its space.
 //! [`super::policy`] chooses the mechanism; this file carries it out. Nothing is stored yet: a dropped transaction gives the space back.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::ops::Range;
 
 use smallvec::SmallVec;
@@ -14,13 +14,14 @@ use super::in_place::{InPlace, LINES_MAX, Place};
 use super::log_plan::{self, LogPlan, Part, Step};
 use super::mutants;
 use super::policy::{self, FullZone, Mechanism, Overwrite, WritePolicy};
+use super::rows::Rows;
 use super::target::{Action, Bytes, Store, Target};
 use crate::alloc::Need;
 use crate::cache::duplicate_pages::Taken;
 use crate::error::{Error, Result};
 use crate::index::block::{Base, Block, DataRun, NewExtent};
 use crate::index::tree;
-use crate::space::{self, Zone};
+use crate::space;
 use crate::statistics::{add, count};
 use crate::volume::{Tx, Volume};
 
@@ -57,8 +58,14 @@ pub(super) fn split<'d>(
     Ok(targets)
 }
 
+/// The blocks that a range of bytes covers.
+pub(super) fn whole_blocks(volume: &Volume, bytes: &Range<u64>) -> Range<u64> {
+    let block_bytes = u64::from(volume.geometry.block_bytes());
+    bytes.start.div_ceil(block_bytes)..bytes.end / block_bytes
+}
+
 /// 3. Plans the blocks of one write.
-pub(super) struct Planner<'p> {
+pub(super) struct Planner<'p, 'v> {
     volume: &'p Volume,
     view: &'p FileView,
     policy: &'p WritePolicy,
@@ -73,8 +80,11 @@ pub(super) struct Planner<'p> {
     /// Lines that the transaction can still write in place ([IP7] of `in_place.rs`).
     lines_left: u32,
     lacks_logs: bool,
-    /// Pages in a row for the next whole blocks: the first, and for how many blocks ([`Planner::take_ahead`]).
-    ahead: Cell<Option<(DataAddress, u64)>>,
+    /// Places in a row for whole blocks, and where the block before the write's first whole block begins.
+    rows: Option<&'p RefCell<Rows<'v>>>,
+    before: Option<DataAddress>,
+    /// The whole blocks of the write, and of what is written after it by the same call.
+    whole: Range<u64>,
 }
 
 /// Sectors that a block has (`own`), and sectors that it needs up to the end of the file (`whole`).
@@ -84,7 +94,7 @@ struct Counts {
     whole: u32,
 }
 
-impl<'p> Planner<'p> {
+impl<'p, 'v> Planner<'p, 'v> {
     pub(super) fn new(volume: &'p Volume, view: &'p FileView, policy: &'p WritePolicy, write: Range<u64>, file_end: u64) -> Self {
         Self {
             volume,
@@ -96,8 +106,15 @@ impl<'p> Planner<'p> {
             pages: None,
             lines_left: LINES_MAX,
             lacks_logs: false,
-            ahead: Cell::new(None),
+            rows: None,
+            before: None,
+            whole: 0..0,
         }
+    }
+
+    /// Gives places that earlier writes of a call have taken for its whole blocks, and where the block before the first of these begins.
+    pub(super) fn with_rows(self, rows: &'p RefCell<Rows<'v>>, whole: Range<u64>, before: Option<DataAddress>) -> Self {
+        Self { rows: Some(rows), whole, before, ..self }
     }
 
     /// Adds available copies of old pages.
@@ -117,39 +134,15 @@ impl<'p> Planner<'p> {
 
     /// Plans the new states of all blocks and allocates their space.
     pub(super) fn plan_all(&mut self, tx: &mut Tx<'_>, targets: &mut [Target<'_>]) -> Result<()> {
-        self.take_ahead(tx, targets);
-        targets.iter_mut().try_for_each(|target| self.plan(tx, target))?;
-        while let Some(at) = self.next_ahead() {
-            tx.free(space::data(at, self.volume.geometry.block_sectors_each()));
-        }
-        Ok(())
+        targets.iter_mut().try_for_each(|target| self.plan(tx, target))
     }
 
-    /// Takes pages in a row for all blocks that are written whole to the memory zone, so that they can be runs. Without them each block
-    /// looks for its own.
-    fn take_ahead(&self, tx: &mut Tx<'_>, targets: &[Target<'_>]) {
-        let each = self.volume.geometry.block_sectors_each();
-        let takes_fresh = |target: &&Target<'_>| {
-            let is_whole = matches!(target.parts.as_slice(), [part] if part.data.len() == each as usize * SECTOR_BYTES);
-            let is_split_off = is_whole && target.as_it_came.is_empty() && self.policy.is_split_off(&self.write, self.start_of(target));
-            is_split_off && matches!(policy::sectors(&target.old.base, target.fits()), Mechanism::WholeBlock)
-        };
-        let blocks = targets.iter().filter(takes_fresh).count() as u64;
-        if self.view.zone != Zone::Memory || blocks < 2 || self.by_blocks {
-            return;
-        }
-        let Some(at) = self.volume.take_row(Zone::Memory, blocks * each) else { return };
-        (0..blocks).for_each(|block| tx.took(space::data(at.nth(block * each), each)));
-        self.ahead.set(Some((at, blocks)));
-    }
-
-    /// The next of the pages taken ahead.
-    fn next_ahead(&self) -> Option<DataAddress> {
-        let (at, blocks) = self.ahead.take()?;
-        if blocks > 1 {
-            self.ahead.set(Some((at.nth(self.volume.geometry.block_sectors_each()), blocks - 1)));
-        }
-        Some(at)
+    /// The place of a whole block, in a row with the others of the write.
+    fn next_in_row(&self, block: u64) -> Option<DataAddress> {
+        let blocks = block..self.whole.end;
+        let before = || self.before.filter(|_| block == self.whole.start);
+        let rows = self.rows.filter(|_| self.whole.contains(&block))?;
+        rows.borrow_mut().next(self.view.zone, blocks, before)
     }
 
     /// Plans the new state of a block and allocates its space.
@@ -250,14 +243,9 @@ impl<'p> Planner<'p> {
         };
         mutants::free_before_commit(self.volume, &target.old.base);
         let is_whole = need.is_none() && u64::from(count) == self.volume.geometry.block_sectors_each();
-        let at = match if is_whole { self.next_ahead() } else { None } {
-            Some(at) => at,
-            None => {
-                let at = self.take_extent(&target.old.base, count, need)?;
-                tx.took(space::data(at, count.into()));
-                at
-            }
-        };
+        let given = if is_whole { self.next_in_row(target.block) } else { None };
+        let at = given.map_or_else(|| self.take_extent(&target.old.base, count, need), Ok)?;
+        tx.took(space::data(at, count.into()));
         self.to_extent(target, at, count, false)
     }
 

@@ -12,6 +12,7 @@
 //! 6. Lock the inode, put records, leaves, checksums, in-place lines and the inode into one [`Tx`], commit ([`super::commit`]). Then the
 //!    write is durable and atomic, and the call returns.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -19,14 +20,15 @@ use smallvec::SmallVec;
 use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, state};
 use tandemfs_format::journal::TX_DATA_MAX;
 use tandemfs_format::mapping::{LOG_BYTES_MAX, LogEntry};
-use tandemfs_format::{InodeNumber, SECTOR_BYTES};
+use tandemfs_format::{DataAddress, InodeNumber, SECTOR_BYTES};
 
 use super::commit::{Durable, commit, touch};
 use super::log_plan::Part;
 use super::modified::{Returned, leave_out_unmodified};
-use super::plan::{Planner, split};
+use super::plan::{Planner, split, whole_blocks};
 use super::policy::WritePolicy;
 use super::rewrite::Rewrite;
+use super::rows::Rows;
 use super::target::{Action, Bytes, Store, Target};
 use super::transfer::transfer;
 use super::{FileView, mutants};
@@ -34,6 +36,7 @@ use crate::alloc::Need;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::index::block::{Base, Block, LogSlots};
+use crate::index::tree;
 use crate::inodes::InCoreInode;
 use crate::inodes::range_lock::RangeGuard;
 use crate::mutant::{Mutant, on};
@@ -75,13 +78,14 @@ impl FileSystem {
         let file = self.inodes.get(&self.volume, number)?;
         file.must_be_regular("only regular files are written")?;
         let (mut done, mut end) = (0, 0);
+        let rows = RefCell::new(Rows::new(&self.volume));
         while done < from.len() {
             let at = offset.checked_add(done as u64).ok_or(Error::FileTooLarge)?;
             let rest = &from[done..];
             // An unaligned request of up to TX_DATA_MAX stays one transaction; longer ones are cut at its multiples.
             let piece = if rest.len() as u64 <= TX_DATA_MAX { rest.len() } else { (TX_DATA_MAX - at % TX_DATA_MAX) as usize };
             let (data, later) = rest.split_at(mutants::piece(at, piece, &self.volume));
-            match self.with_room(|| self.write_piece(&file, at, data, later, options)) {
+            match self.with_room(|| self.write_piece(&file, at, (data, later), options, &rows)) {
                 Ok(behind) => (done, end) = (done + data.len(), behind),
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -92,7 +96,14 @@ impl FileSystem {
     }
 
     /// Writes one transaction and returns the offset behind it. `later` are the bytes after `data`, which later transactions write.
-    fn write_piece(&self, file: &Arc<InCoreInode>, offset: u64, data: &[u8], later: &[u8], options: WriteOptions) -> Result<u64> {
+    fn write_piece(
+        &self,
+        file: &Arc<InCoreInode>,
+        offset: u64,
+        (data, later): (&[u8], &[u8]),
+        options: WriteOptions,
+        rows: &RefCell<Rows<'_>>,
+    ) -> Result<u64> {
         let volume = &self.volume;
         let (offset, view, range) = self.lock_range(file, offset, data.len() as u64, options.append)?;
         let (end, policy) = (offset + data.len() as u64, self.write_policy());
@@ -109,8 +120,10 @@ impl FileSystem {
                 return Ok(end); // no byte has changed, and no times or set-id bits must change
             }
         }
+        let whole = whole_blocks(volume, &(offset..end + later.len() as u64));
+        let before = self.place_before(file, &view, &whole);
         let planner = Planner::new(volume, &view, &policy, offset..end, file_end).with_pages(&old);
-        self.plan(planner, &mut tx, &mut targets)?;
+        self.plan(planner.with_rows(rows, whole, before), &mut tx, &mut targets)?;
         let durable = self.transfer(file, &mut tx, &mut targets)?;
         let range = range.unless(Mutant::WriteRangeReleasedEarly);
         let in_room: SmallVec<[u64; 2]> = targets.iter().filter(|target| target.is_in_room(volume)).map(|target| target.block).collect();
@@ -160,6 +173,13 @@ impl FileSystem {
         }
     }
 
+    /// Where the block before several whole blocks begins, if it is a whole one: they follow it where they can.
+    fn place_before(&self, file: &InCoreInode, view: &FileView, whole: &Range<u64>) -> Option<DataAddress> {
+        let before = whole.start.checked_sub(1).filter(|_| whole.start + 1 < whole.end)?;
+        let look = |root| Base::of_record(&self.volume, view.owner, &tree::lookup(&self.volume, view.owner, root, before)?);
+        self.mapped(file, view, look).ok()?.whole_run(&self.volume.geometry)
+    }
+
     /// The policy for a write that starts now.
     fn write_policy(&self) -> WritePolicy {
         let volume = &self.volume;
@@ -177,7 +197,7 @@ impl FileSystem {
     }
 
     /// 3. Plans all blocks.
-    fn plan(&self, mut planner: Planner<'_>, tx: &mut Tx<'_>, targets: &mut [Target<'_>]) -> Result<()> {
+    fn plan(&self, mut planner: Planner<'_, '_>, tx: &mut Tx<'_>, targets: &mut [Target<'_>]) -> Result<()> {
         let planned = planner.plan_all(tx, targets);
         if planner.lacks_logs() {
             self.ask_write_back();

@@ -5,6 +5,7 @@
 //! [BA2] Only [`Base::of_record`] makes a base from a record. It refuses records that are not of a block, and data outside its zone; pages
 //!       of the memory zone also where the file system does not have the feature *memory home*.
 
+use tandemfs_format::geometry::Geometry;
 use tandemfs_format::mapping::{BlockChecksum, Extent, LeafPointer, Record};
 use tandemfs_format::run::Run;
 use tandemfs_format::{DataAddress, LineAddress, SECTOR_BYTES};
@@ -75,6 +76,11 @@ impl Base {
             Self::Hole | Self::Lost(_) => None,
             Self::Unwritten(run) | Self::Written(run) => Some(run),
         }
+    }
+
+    /// Where it begins, if it has the sectors or pages of a whole block.
+    pub(crate) fn whole_run(&self, geometry: &Geometry) -> Option<DataAddress> {
+        self.run().filter(|run| u64::from(run.count) == geometry.block_sectors_each()).map(|run| run.at)
     }
 
     /// Number of its sectors or pages.

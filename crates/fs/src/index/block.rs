@@ -352,8 +352,15 @@ impl Block {
 
     /// Unwritten sectors or pages that replace the block's base, with their vector ([BL4]). The old ones are freed. `zones`: where they
     /// come from, and where if that is full.
-    pub(crate) fn reserve(&self, tx: &mut Tx<'_>, volume: &Volume, zones: (Zone, Option<Zone>), count: u32) -> Result<Base> {
-        let at = volume.take_data_in(zones, count.into(), |_| Need::Growth)?;
+    pub(crate) fn reserve(
+        &self,
+        tx: &mut Tx<'_>,
+        volume: &Volume,
+        zones: (Zone, Option<Zone>),
+        count: u32,
+        given: Option<DataAddress>,
+    ) -> Result<Base> {
+        let at = given.map_or_else(|| volume.take_data_in(zones, count.into(), |_| Need::Growth), Ok)?;
         tx.took(space::data(at, count.into()));
         self.free_base(tx);
         let old_vector = self.base.run().and_then(|run| run.vector());

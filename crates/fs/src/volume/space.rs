@@ -1,6 +1,8 @@
 //! Taking and freeing space beyond an allocator alone: lines of a region may need a transaction that raises its mark, or a checkpoint for
 //! freed lines. And space that a transaction frees, holds back or leaves.
 
+use std::ops::RangeInclusive;
+
 use tandemfs_device::{Fenced, Flushed, Structure};
 use tandemfs_format::hole_lines::HoleLines;
 use tandemfs_format::mapping::{PAGE_RECORDS, Record, RecordBytes};
@@ -124,10 +126,20 @@ impl Volume {
     }
 
     /// Takes data in a row for several blocks at once. Who gets none takes it a block at a time, so that is no refusal of growth.
-    pub(crate) fn take_row(&self, zone: Zone, count: u64) -> Option<DataAddress> {
+    /// Less than a unit comes from an aligned extent only if `may_break`.
+    /// Returns how many were taken.
+    pub(crate) fn take_row(&self, zone: Zone, counts: RangeInclusive<u64>, may_break: bool) -> Option<(DataAddress, u64)> {
         match zone {
-            Zone::Block => self.sectors.take(count, Need::Growth).ok().map(DataAddress::Sector),
-            Zone::Memory => self.memory.take_row_of_pages(count).map(DataAddress::Page),
+            Zone::Block => self.sectors.take_row(counts, may_break).map(|(sector, count)| (DataAddress::Sector(sector), count)),
+            Zone::Memory => self.memory.take_row_of_pages(counts, may_break).map(|(page, count)| (DataAddress::Page(page), count)),
+        }
+    }
+
+    /// Takes these sectors or pages, if they are free and in holes.
+    pub(crate) fn take_row_at(&self, at: DataAddress, count: u64) -> bool {
+        match at {
+            DataAddress::Sector(sector) => self.sectors.take_row_at(sector, count),
+            DataAddress::Page(address) => self.memory.take_row_at(address, count),
         }
     }
 

@@ -1,0 +1,117 @@
+//! Pools of aligned extents and holes (`aligned_space.rs`), and the order in which they serve.
+//!
+//! [AP1] A pool is a part of the zone, so what is freed returns to the pool that it came from. Each CPU has one that it takes from first: its
+//!       holes, then an aligned extent that it breaks, so threads of different CPUs do not lay their blocks among each other's. But where
+//!       another pool has many holes ([`HOLES_SHARE`]), these serve before an aligned extent is broken. Only then holes of all other pools
+//!       serve, the pool with most first, and then their aligned extents likewise.
+
+use super::aligned_space::AlignedSpace;
+use super::unit_pages::UNIT_PAGES;
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::{Mutex, current_cpu};
+
+/// Holes of another pool serve before an aligned extent of the own one is broken if they are more than this part (1/N) of its pages.
+const HOLES_SHARE: u64 = 128;
+
+/// A part of the zone. The counts are those of the last change, to choose a pool by.
+struct Pool {
+    space: Mutex<AlignedSpace>,
+    in_holes: AtomicU64,
+    whole: AtomicU64,
+}
+
+pub(super) struct AlignedPools {
+    pools: Vec<Pool>,
+    /// Units of each pool but the last, which may have fewer.
+    pool_units: usize,
+}
+
+impl AlignedPools {
+    /// At most `pools` parts of `units` units, each a multiple of `step` units. Nothing is taken; a block has `each` pages.
+    pub(super) fn new(units: usize, pools: usize, step: usize, each: u32) -> Self {
+        let pool_units = units.div_ceil(pools.max(1)).next_multiple_of(step).max(step);
+        let pool = |first: usize| {
+            let space = AlignedSpace::new(pool_units.min(units - first), each);
+            Pool { space: Mutex::new(space), in_holes: AtomicU64::new(0), whole: AtomicU64::new(0) }
+        };
+        Self { pools: (0..units.max(1)).step_by(pool_units).map(pool).collect(), pool_units }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.pools.len()
+    }
+
+    /// The pool of a page.
+    pub(super) fn pool_of(&self, page: u64) -> usize {
+        (page / UNIT_PAGES) as usize / self.pool_units
+    }
+
+    /// The first page of a pool.
+    pub(super) fn start_of(&self, pool: usize) -> u64 {
+        (pool * self.pool_units) as u64 * UNIT_PAGES
+    }
+
+    /// Uses a pool, whose pages are counted from [`AlignedPools::start_of`] on.
+    pub(super) fn with<T>(&self, pool: usize, work: impl FnOnce(&mut AlignedSpace) -> T) -> T {
+        let Pool { space, in_holes, whole } = &self.pools[pool];
+        let mut space = space.lock();
+        let done = work(&mut space);
+        if self.pools.len() > 1
+            && let Some(counts) = space.known_counts()
+        {
+            whole.store(counts.whole, Relaxed);
+            in_holes.store(counts.in_holes, Relaxed);
+        }
+        done
+    }
+
+    /// Uses the parts of a run of pages: the space of a pool, and the pages there.
+    pub(super) fn each_part(&self, start: u64, count: u64, mut work: impl FnMut(&mut AlignedSpace, u64, u64)) {
+        let (mut at, end) = (start, start + count);
+        while at < end {
+            let pool = self.pool_of(at);
+            let here = (self.start_of(pool + 1) - at).min(end - at);
+            self.with(pool, |space| work(space, at - self.start_of(pool), here));
+            at += here;
+        }
+    }
+
+    /// Other pools, those of which there is most first.
+    fn others(&self, own: usize, amount: impl Fn(&Pool) -> u64) -> Vec<usize> {
+        let others = (0..self.pools.len()).filter(|pool| *pool != own);
+        let mut others: Vec<(u64, usize)> = others.map(|pool| (amount(&self.pools[pool]), pool)).collect();
+        others.sort_unstable_by_key(|(amount, pool)| (u64::MAX - amount, *pool));
+        others.into_iter().map(|(_, pool)| pool).collect()
+    }
+
+    /// Finds pages in a row, at most a unit ([AP1]). `from_unit` takes them from an aligned extent of a pool; without it holes alone serve.
+    /// `from_hole` takes them from a pool's holes. Both return the page's place in the pool.
+    pub(super) fn find(
+        &self,
+        count: u64,
+        from_hole: impl Fn(usize) -> Option<u64>,
+        from_unit: Option<impl Fn(usize) -> Option<u64>>,
+    ) -> Option<u64> {
+        let own = current_cpu() % self.pools.len();
+        let in_holes = |pool: &Pool| pool.in_holes.load(Relaxed);
+        let whole = |pool: &Pool| pool.whole.load(Relaxed);
+        let in_zone = |pool: usize, found: Option<u64>| found.map(|page| self.start_of(pool) + page);
+        let hole = |pool: usize| in_zone(pool, from_hole(pool));
+        let unit = |pool: usize| in_zone(pool, from_unit.as_ref().and_then(|from_unit| from_unit(pool)));
+        if count == UNIT_PAGES {
+            return unit(own).or_else(|| self.others(own, whole).into_iter().find_map(unit));
+        }
+        let many = self.pool_units as u64 * UNIT_PAGES / HOLES_SHARE;
+        let found = hole(own).or_else(|| {
+            let richest = self.others(own, in_holes).into_iter().next()?;
+            if in_holes(&self.pools[richest]) > many { hole(richest) } else { None }
+        });
+        if from_unit.is_none() {
+            return found.or_else(|| self.others(own, in_holes).into_iter().find_map(hole));
+        }
+        found
+            .or_else(|| unit(own))
+            .or_else(|| self.others(own, in_holes).into_iter().find_map(hole))
+            .or_else(|| self.others(own, whole).into_iter().find_map(unit))
+    }
+}

@@ -1,0 +1,94 @@
+//! Places in a row for whole blocks of a file that get theirs one after the other.
+//!
+//! [RO1] The blocks from k * 2 MiB to (k + 1) * 2 MiB of a file get an aligned extent if all of them are asked for by one call. Everything
+//!       else comes from holes as long as one has a block, also the end of a large file: so a small file takes no aligned extent.
+//! [RO2] Blocks follow the one before them in the same 2 MiB of the file if the place there is free. Otherwise they begin in the first hole
+//!       with half of what is asked for, or else with a quarter, and so on, and take as much of it as they need: to ask for all of it first
+//!       would leave short holes behind for good. Who gets none takes a block alone.
+//! [RO3] Only what a transaction takes over has an owner. The rest goes back when the call ends, or goes on elsewhere in the file.
+
+use std::ops::Range;
+
+use tandemfs_format::{DataAddress, UNIT_BYTES};
+
+use crate::space::{self, Zone};
+use crate::volume::Volume;
+
+pub(super) struct Rows<'v> {
+    volume: &'v Volume,
+    /// Free places in a row, and the blocks of the file that they are for.
+    left: Option<(DataAddress, Range<u64>)>,
+}
+
+impl<'v> Rows<'v> {
+    pub(super) fn new(volume: &'v Volume) -> Self {
+        Self { volume, left: None }
+    }
+
+    /// The place of the first of these whole blocks in its home; the others are asked for next. The caller's transaction takes it over.
+    /// `before` finds where the block before it begins.
+    pub(super) fn next(&mut self, zone: Zone, blocks: Range<u64>, before: impl FnOnce() -> Option<DataAddress>) -> Option<DataAddress> {
+        let is_there = |(at, left): &(DataAddress, Range<u64>)| left.contains(&blocks.start) && Zone::of(*at) == zone;
+        if !self.left.as_ref().is_some_and(is_there) {
+            self.give_back();
+            self.left = self.take(zone, blocks.clone(), before);
+        }
+        let each = self.volume.geometry.block_sectors_each();
+        let (at, left) = self.left.take()?;
+        let skipped = blocks.start - left.start;
+        if skipped > 0 {
+            self.volume.give_back(space::data(at, skipped * each));
+        }
+        let place = at.nth(skipped * each);
+        let rest = blocks.start + 1..left.end;
+        if !rest.is_empty() {
+            self.left = Some((place.nth(each), rest));
+        }
+        Some(place)
+    }
+
+    /// Takes a row that begins with the first of these blocks.
+    fn take(&self, zone: Zone, blocks: Range<u64>, before: impl FnOnce() -> Option<DataAddress>) -> Option<(DataAddress, Range<u64>)> {
+        let each = self.volume.geometry.block_sectors_each();
+        let unit = UNIT_BYTES / u64::from(self.volume.geometry.block_bytes());
+        let (first, is_first) = (blocks.start, blocks.start.is_multiple_of(unit));
+        let count = blocks.end.min((first / unit + 1) * unit).saturating_sub(first);
+        if count == unit
+            && let Some((at, _)) = self.volume.take_row(zone, unit * each..=unit * each, false)
+        {
+            return Some((at, first..first + unit)); // [RO1]
+        }
+        if count < 2 {
+            return None;
+        }
+        if !is_first
+            && let Some(at) = before().map(|at| at.nth(each)).filter(|at| Zone::of(*at) == zone)
+            && self.volume.take_row_at(at, count * each)
+        {
+            return Some((at, first..first + count)); // [RO2]
+        }
+        let mut least = count.div_ceil(2);
+        loop {
+            if let Some((at, taken)) = self.volume.take_row(zone, least * each..=count * each, false) {
+                return Some((at, first..first + taken / each));
+            }
+            if least == 1 {
+                return None;
+            }
+            least /= 2;
+        }
+    }
+
+    /// Gives back what is left ([RO3]).
+    fn give_back(&mut self) {
+        if let Some((at, blocks)) = self.left.take() {
+            self.volume.give_back(space::data(at, (blocks.end - blocks.start) * self.volume.geometry.block_sectors_each()));
+        }
+    }
+}
+
+impl Drop for Rows<'_> {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
