@@ -12,11 +12,11 @@ pub enum DeviceError {
         offset: u64,
     },
     /// A block command failed, or a store to a device that was opened for reading (EROFS).
-    #[error("{device}: {operation} of {length} B at byte {offset} failed: {source}")]
+    #[error("{device}: {operation} of {length} B at byte {offset} failed: {}", in_words(.source))]
     Block {
         /// The device's name.
         device: String,
-        /// "read", "write", "flush", "discard" or "store".
+        /// "read", "write", "flush", "discard" or "store"; "program" or "reserve" of the flash in an image.
         operation: &'static str,
         /// Offset in the block zone in bytes (in the memory zone for "store").
         offset: u64,
@@ -61,4 +61,22 @@ pub enum DeviceError {
         /// Path as given.
         path: String,
     },
+}
+
+/// An error of the kernel without its number.
+fn in_words(source: &io::Error) -> String {
+    let text = source.to_string();
+    text.find(" (os error ").map_or(text.as_str(), |end| &text[..end]).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_kernel_are_said_in_words() {
+        let source = io::Error::from_raw_os_error(28);
+        let error = DeviceError::Block { device: "d".into(), operation: "write", offset: 0, length: 4096, source };
+        assert_eq!(error.to_string(), "d: write of 4096 B at byte 0 failed: No space left on device");
+    }
 }
