@@ -246,8 +246,10 @@ mod tests {
         let (owner, mut tx, mut root, mut new) = (state.owner(number), Tx::new(&fs.volume), state.root(), state.inode.clone());
         let record = tree::lookup(&fs.volume, owner, root, 0).expect("read");
         assert!(matches!(record, Record::Block { leaf: Some(_), .. }), "{record:?}");
-        let last = tree::capacity(HEIGHT_MAX) - 1;
-        tree::set(&mut tx, &fs.volume, owner, &mut root, last, Record::LOST, Need::Growth).expect("set");
+        // Something behind the path in each page, in the line of the path too.
+        for block in (0..HEIGHT_MAX).map(tree::capacity) {
+            tree::set(&mut tx, &fs.volume, owner, &mut root, block, Record::LOST, Need::Growth).expect("set");
+        }
         (new.root, new.size) = (root.to_bytes(), FILE_BYTES_MAX);
         file.commit_moved(tx, &mut state, new, Fenced::nothing_stored()).expect("committed");
         let mut pages = Vec::new();
