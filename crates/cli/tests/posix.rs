@@ -33,11 +33,17 @@ struct Mounted {
 }
 
 impl Mounted {
-    fn new(mode: &'static str, name: &'static str) -> Self {
+    /// `has_blocks`: else all files lie in the memory zone.
+    fn new(mode: &'static str, name: &'static str, has_blocks: bool) -> Self {
         // Whole sizes do not fit into memory.
         let place = if whole_size() { Place::empty_in(&std::env::temp_dir()) } else { Place::empty() };
         fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).expect("changed");
-        let (memory, block) = if whole_size() { ("4G", "16G") } else { ("256M", "1G") };
+        let (memory, block) = match (has_blocks, whole_size()) {
+            (true, true) => ("4G", "16G"),
+            (true, false) => ("256M", "1G"),
+            (false, true) => ("20G", "0"),
+            (false, false) => ("1280M", "0"),
+        };
         succeeds(&["device", "create", &place.image(), "--profile", "off", "--memory", memory, "--block", block]);
         succeeds(&["mkfs", &place.image()]);
         let guardian = Guardian::new(place.mountpoint().as_ref(), place.path("").as_ref());
@@ -168,16 +174,18 @@ impl Host for Mounted {
 
 fn main() -> ExitCode {
     let arguments = Arguments::of_process();
-    // Mode, name, and whether requests come over io_uring.
+    // Mode, name, whether requests come over io_uring, and whether the drive has a block path.
     let modes = [
-        ("relaxed", "relaxed", false),
-        ("strict", "strict", false),
-        ("strict,atomic", "atomic", false),
-        ("relaxed", "relaxed-ring", true),
-        ("strict", "strict-ring", true),
-        ("strict,atomic", "atomic-ring", true),
+        ("relaxed", "relaxed", false, true),
+        ("strict", "strict", false, true),
+        ("strict,atomic", "atomic", false, true),
+        ("relaxed", "relaxed-ring", true, true),
+        ("strict", "strict-ring", true, true),
+        ("strict,atomic", "atomic-ring", true, true),
+        ("relaxed", "relaxed-memory", false, false),
+        ("strict", "strict-memory", false, false),
     ];
-    let names: Vec<&str> = modes.iter().map(|(_, name, _)| *name).chain([DOOR]).collect();
+    let names: Vec<&str> = modes.iter().map(|(_, name, ..)| *name).chain([DOOR]).collect();
     if arguments.lists(&names) {
         return ExitCode::SUCCESS;
     }
@@ -189,14 +197,14 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut failed = 0;
-    for (mode, name, ring) in modes {
+    for (mode, name, ring, has_blocks) in modes {
         if arguments.wants_any(name) {
             let set = OverIoUring::set(ring);
             if ring && set.is_none() {
                 println!("{name}: not run, this kernel has no FUSE over io_uring");
                 continue;
             }
-            let mounted = Mounted::new(mode, name);
+            let mounted = Mounted::new(mode, name, has_blocks);
             mounted.comes_over(ring);
             failed += run(&mounted, &arguments);
             mounted.end();
