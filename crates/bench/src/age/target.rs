@@ -197,6 +197,9 @@ impl Target for Library {
     }
 
     fn pieces(&self, path: &str) -> Result<Vec<Piece>> {
+        if self.in_memory {
+            return Err(Failure::new("a layout tells no places in the memory zone"));
+        }
         let (parent, name) = self.parent(path)?;
         let attributes = self.fs.lookup(parent, name)?;
         let (mut pieces, mut at) = (Vec::new(), 0);

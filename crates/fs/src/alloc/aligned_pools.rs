@@ -11,7 +11,7 @@ use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::{Mutex, current_cpu};
 
 /// Holes of another pool serve before an aligned extent of the own one is broken if they are more than this part (1/N) of its pages.
-const HOLES_SHARE: u64 = 128;
+const HOLES_SHARE: u64 = 1024;
 
 /// A part of the zone. The counts are those of the last change, to choose a pool by.
 struct Pool {

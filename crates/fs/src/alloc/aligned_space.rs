@@ -525,6 +525,17 @@ mod tests {
     }
 
     #[test]
+    fn a_row_takes_what_it_needs_of_the_first_hole_that_has_the_least_of_it() {
+        let mut space = AlignedSpace::new(2, 16);
+        assert_eq!(space.break_unit(16), Some(0));
+        space.set(48, 16);
+        assert_eq!(space.take_hole_of(32, 64), Some((16, 32)), "the hole is short");
+        assert_eq!(space.take_hole_of(32, 64), Some((64, 64)), "as much as is wanted");
+        assert_eq!(space.take_hole_of(256, 512), Some((128, 384)), "not beyond the unit");
+        assert_eq!((space.take_hole_of(16, 16), space.whole()), (None, 1));
+    }
+
+    #[test]
     fn a_free_extent_costs_little_host_memory() {
         let mut space = AlignedSpace::new(1 << 16, 16); // 128 GiB
         assert_eq!(space.whole(), 1 << 16);
