@@ -1,4 +1,4 @@
-//! Which files get aligned extents of 2 MiB, and what creations and removals leave of them ([RO1] and [RO2] of `data/rows.rs`).
+//! Which files get aligned extents of 2 MiB, and what creations and removals leave of them ([AR1] and [AR2] of `data/rows.rs`).
 
 use std::sync::Arc;
 

@@ -1,11 +1,11 @@
 //! Places in a row for whole blocks of a file that get theirs one after the other.
 //!
-//! [RO1] The blocks from k * 2 MiB to (k + 1) * 2 MiB of a file get an aligned extent if all of them are asked for by one call. Everything
+//! [AR1] The blocks from k * 2 MiB to (k + 1) * 2 MiB of a file get an aligned extent if all of them are asked for by one call. Everything
 //!       else comes from holes as long as one has a block, also the end of a large file: so a small file takes no aligned extent.
-//! [RO2] Blocks follow the one before them in the same 2 MiB of the file if the place there is free. Otherwise they begin in the first hole
+//! [AR2] Blocks follow the one before them in the same 2 MiB of the file if the place there is free. Otherwise they begin in the first hole
 //!       with half of what is asked for, or else with a quarter, and so on, and take as much of it as they need: to ask for all of it first
 //!       would leave short holes behind for good. Who gets none takes a block alone.
-//! [RO3] Only what a transaction takes over has an owner. The rest goes back when the call ends, or goes on elsewhere in the file.
+//! [AR3] Only what a transaction takes over has an owner. The rest goes back when the call ends, or goes on elsewhere in the file.
 
 use std::ops::Range;
 
@@ -56,7 +56,7 @@ impl<'v> Rows<'v> {
         if count == unit
             && let Some((at, _)) = self.volume.take_row(zone, unit * each..=unit * each, false)
         {
-            return Some((at, first..first + unit)); // [RO1]
+            return Some((at, first..first + unit)); // [AR1]
         }
         if count < 2 {
             return None;
@@ -65,7 +65,7 @@ impl<'v> Rows<'v> {
             && let Some(at) = before().map(|at| at.nth(each)).filter(|at| Zone::of(*at) == zone)
             && self.volume.take_row_at(at, count * each)
         {
-            return Some((at, first..first + count)); // [RO2]
+            return Some((at, first..first + count)); // [AR2]
         }
         let mut least = count.div_ceil(2);
         loop {
@@ -79,7 +79,7 @@ impl<'v> Rows<'v> {
         }
     }
 
-    /// Gives back what is left ([RO3]).
+    /// Gives back what is left ([AR3]).
     fn give_back(&mut self) {
         if let Some((at, blocks)) = self.left.take() {
             self.volume.give_back(space::data(at, (blocks.end - blocks.start) * self.volume.geometry.block_sectors_each()));
