@@ -178,7 +178,7 @@ impl Reception {
             _ => return,
         };
         let admitted = match Hello::decode(&bytes[..length]) {
-            Ok(hello) => self.admit(&hello, socket, root.as_ref()),
+            Ok(hello) => self.admit(&hello, socket, root),
             Err(HelloError::Version { found }) => Err(of_version(found)),
             Err(HelloError::Unknown) => Err(refusal(Errno::PROTO, HelloError::Unknown.to_string())),
         };
@@ -188,12 +188,13 @@ impl Reception {
         }
     }
 
-    fn admit(&mut self, hello: &Hello, socket: &OwnedFd, root: Option<&OwnedFd>) -> Result<(), Refusal> {
+    fn admit(&mut self, hello: &Hello, socket: &OwnedFd, root: Option<OwnedFd>) -> Result<(), Refusal> {
         let failed =
             |error: io::Error| refusal(Errno::from_io_error(&error).unwrap_or(Errno::IO), format!("the door cannot be opened: {error}"));
         // [CRD2], in this order.
-        let mount = root.and_then(|root| mount_of_root(root.as_fd()));
+        let mount = root.as_ref().and_then(|root| mount_of_root(root.as_fd()));
         self.read_mounts().map_err(failed)?;
+        drop(root); // before the client goes on: it may unmount at once
         if !(self.shared.stands)() && !mutant::on(Mutant::MountNotAsked) {
             return Err(refusal(Errno::NOTCONN, "the mount of this daemon has ended"));
         }

@@ -244,7 +244,17 @@ impl Mount {
 
     /// Unmounts as users do.
     pub fn unmount(mut self) {
-        succeeds(&["umount", self.mountpoint.to_str().expect("UTF-8")]);
+        let (mountpoint, start) = (self.mountpoint.to_str().expect("UTF-8"), Instant::now());
+        // A program that another test of this process is starting has the files of this one until it is executed.
+        loop {
+            let output = tandemfs(&["umount", mountpoint]);
+            let sentence = String::from_utf8_lossy(&output.stderr);
+            if output.status.success() {
+                break;
+            }
+            assert!(sentence.contains("in use") && start.elapsed() < Duration::from_secs(5), "umount {mountpoint}: {sentence}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
         assert!(self.daemon_ends_within(Duration::ZERO), "umount returns when the daemon is gone");
         self.taken_down = true;
     }
