@@ -114,7 +114,7 @@ impl Host for ByDoor {
 
 /// Runs the tests once more, by the door; whether all passed, and calls went by it.
 fn passes_by_door() -> bool {
-    let mounted = Mounted::new(DOOR_MODE, DOOR);
+    let mounted = Mounted::new(DOOR_MODE, DOOR, true);
     let mut command = support::under_run(&mounted.root.to_string_lossy(), &["--report"]);
     command.arg(std::env::current_exe().expect("this program")).args(std::env::args_os().skip(1)).env(UNDER, &mounted.root);
     let output = command.stderr(std::process::Stdio::piped()).spawn().and_then(std::process::Child::wait_with_output).expect("run");

@@ -279,7 +279,7 @@ fn io_past_libc_is_coherent() {
             "--direct=1",
         ];
         let job = format!("--filename={directory}/{engine}");
-        let output = run(scene.under(&[]).arg("fio").args(words).args([&format!("--ioengine={engine}"), &job]));
+        let output = run(scene.under(&[]).current_dir(&directory).arg("fio").args(words).args([&format!("--ioengine={engine}"), &job]));
         said(&output, engine);
         assert_eq!(fs::metadata(format!("{directory}/{engine}")).expect("there").size(), 2 << 20);
     }

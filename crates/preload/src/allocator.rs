@@ -1,5 +1,5 @@
 //! Memory of this library. Not malloc's: a signal handler may make a call while the code that it interrupted is inside malloc, and a program
-//! may bring a malloc that makes calls itself ([PL3] of `lib.rs`).
+//! may bring a malloc that makes calls itself ([PRL3] of `lib.rs`).
 //!
 //! Blocks are powers of two from regions that are never given back; large ones are mappings of their own. Little is kept: a connection, its
 //! slots, directories.
@@ -131,7 +131,7 @@ mod tests {
             let layout = Layout::from_size_align(bytes, align).expect("valid");
             // SAFETY: a layout of some bytes.
             let block = unsafe { allocator.alloc(layout) };
-            assert!(!block.is_null() && block as usize % align == 0);
+            assert!(!block.is_null() && (block as usize).is_multiple_of(align));
             // SAFETY: so many bytes are ours.
             unsafe { block.write_bytes(0x5a, bytes) };
             taken.push((block as usize, bytes));

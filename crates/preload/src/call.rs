@@ -18,7 +18,7 @@ use crate::{directories, door};
 pub(crate) enum Kind {
     /// Nothing: it may be made again.
     Looks,
-    /// It must not be made twice ([PL5] of `lib.rs`).
+    /// It must not be made twice ([PRL5] of `lib.rs`).
     Changes,
 }
 
@@ -128,7 +128,7 @@ fn by_door<T>(
             door::ended(inside.door());
             if kind == Kind::Changes {
                 count(call, Way::Door);
-                return Some(Err(Errno::NOTCONN)); // [PL5]
+                return Some(Err(Errno::NOTCONN)); // [PRL5]
             }
             Way::Ended
         }

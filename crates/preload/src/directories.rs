@@ -15,6 +15,8 @@ use crate::sys;
 /// Handles that are kept. Each holds its directory, also when another process removes it.
 const KEPT_MAX: usize = 32;
 
+const PATH_BYTES_MAX: usize = 4096;
+
 /// Handles by inode.
 #[derive(Default)]
 pub(crate) struct Directories {
@@ -55,14 +57,14 @@ impl Directories {
     }
 }
 
-/// Opens the directory by the path that the kernel has for it, and holds its inode against what the kernel said ([PL1] of `lib.rs`).
+/// Opens the directory by the path that the kernel has for it, and holds its inode against what the kernel said ([PRL1] of `lib.rs`).
 fn opened(door: &Door, settings: &Settings, descriptor: c_int, inode: u64) -> Option<File> {
     let mut name = [0; 40];
     match descriptor {
         libc::AT_FDCWD => name[..14].copy_from_slice(b"/proc/self/cwd"),
         _ => write!(&mut name[..], "/proc/self/fd/{descriptor}").ok()?,
     }
-    let mut buffer = [0; 4096];
+    let mut buffer = vec![0; PATH_BYTES_MAX];
     let path = sys::link_target(CStr::from_bytes_until_nul(&name).ok()?, &mut buffer)?;
     let path = crate::start::inside(settings, path)?;
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;

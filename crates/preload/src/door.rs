@@ -1,4 +1,4 @@
-//! The connection of this process: when it is made, who may use it, how it ends ([PL2], [PL4] and [PL6] of `lib.rs`).
+//! The connection of this process: when it is made, who may use it, how it ends ([PRL2], [PRL4] and [PRL6] of `lib.rs`).
 
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
@@ -76,7 +76,7 @@ impl Door {
         let socket = connected(settings)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(settings.mountpoint.as_c_str(), flags, Mode::empty()).ok()?;
-        // [PL1]: what is shown to the daemon, and what calls are held against, is one mount.
+        // [PRL1]: what is shown to the daemon, and what calls are held against, is one mount.
         if settings.mount.inode(root.as_raw_fd(), c"") != Some(settings.mount.root) {
             return None;
         }
@@ -101,7 +101,7 @@ impl Door {
         self.parts.directories.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether each descriptor still is what it was: a program may have closed them past this library ([PL6]).
+    /// Whether each descriptor still is what it was: a program may have closed them past this library ([PRL6]).
     fn has_its_descriptors(&self) -> bool {
         self.descriptors.iter().flatten().all(|(number, was)| identity(*number) == Some(*was))
     }
@@ -130,7 +130,7 @@ fn descriptors_from() -> u32 {
     limit.saturating_sub(DESCRIPTORS_BELOW_LIMIT).min(DESCRIPTORS_FROM_MAX) as u32
 }
 
-/// Whether this is the process, and not one that shares its memory ([PL2]).
+/// Whether this is the process, and not one that shares its memory ([PRL2]).
 pub(crate) fn is_own_process() -> bool {
     PROCESS.load(SeqCst) == sys::process_id()
 }
@@ -267,7 +267,7 @@ extern "C" fn after_fork_here() {
     }
 }
 
-/// [PL4]
+/// [PRL4]
 extern "C" fn after_fork_in_child() {
     // Of a process that came about otherwise, nothing is known.
     if !FORKS.swap(false, SeqCst) {

@@ -1,4 +1,4 @@
-//! A call by the door: from its start to its end no signal is taken ([PL3] of `lib.rs`).
+//! A call by the door: from its start to its end no signal is taken ([PRL3] of `lib.rs`).
 
 use std::sync::Arc;
 

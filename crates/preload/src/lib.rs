@@ -1,31 +1,32 @@
 //! The library that `tandemfs run` loads into unchanged programs (`LD_PRELOAD`). It stands in front of functions of libc that take a path; a
 //! call on the mount goes by the direct door where that surely says what the mount would say, and otherwise on to libc. Every descriptor
-//! that a program has is the kernel's own ([D11] with `--real`), so offsets, locks, mappings and what children inherit need nothing here
-//! ([D12]).
+//! that a program has is the kernel's own, so offsets, locks, mappings and what children inherit need nothing here.
 //!
 //! Nothing is remembered about a program's descriptors, its working directory or its root, since whatever was remembered could be
 //! overtaken by a call that this library does not see (libc's own, `syscall`, another language's). The kernel is asked instead, by calls
 //! that do not reach the daemon.
 //!
-//! [PL1] *The kernel says where each path begins.* A call goes by the door only if statx(2) of its start (mountpoint, directory descriptor or
+//! [PRL1] *The kernel says where each path begins.* A call goes by the door only if statx(2) of its start (mountpoint, directory descriptor or
 //!       working directory) names the very mount of the connection at that moment (`start.rs`). A directory's handle is used only for the inode
 //!       that the descriptor has; the handle holds that inode, so that no other one gets its number (`directories.rs`).
-//! [PL2] *A connection is of one process with one set of ids.* Each call holds process, user and group against those of the connection (`door.rs`).
+//! [PRL2] *A connection is of one process with one set of ids.* Each call holds process, user and group against those of the connection (`door.rs`).
 //!       Functions that change credentials end the connection first, when nobody is inside; threads with credentials of their own, namespaces
 //!       and another root end the use of the door in this process (`symbols/credentials.rs`).
-//! [PL3] *Nobody leaves from inside.* All signals are blocked while a call is inside (`inside.rs`), so that no handler runs, jumps out or is
+//! [PRL3] *Nobody leaves from inside.* All signals are blocked while a call is inside (`inside.rs`), so that no handler runs, jumps out or is
 //!       cancelled there. A handler itself may call anything here: the allocator of this library is its own (`allocator.rs`), not the one that the
-//!       handler may have interrupted, and no lock is held by the code that it interrupted.
-//! [PL4] *A fork happens when nobody is inside*, so that no lock is taken in the child (`door.rs`). The child closes its copies of the descriptors
-//!       and connects anew, if ever. A process that came about otherwise (vfork, clone) is another process by [PL2] and goes by the mount.
-//! [PL5] *A call that may have happened is not made again.* If the daemon ends in the middle of a change, the program gets ENOTCONN; a call that
+//!       handler may have interrupted, and no lock is held by the code that it interrupted. So nothing is allocated or freed outside.
+//! [PRL4] *A fork happens when nobody is inside*, so that no lock is taken in the child (`door.rs`). The child closes its copies of the descriptors
+//!       and connects anew, if ever. A process that came about otherwise (vfork, clone) is another process by [PRL2] and goes by the mount.
+//! [PRL5] *A call that may have happened is not made again.* If the daemon ends in the middle of a change, the program gets ENOTCONN; a call that
 //!       only looks is repeated by the mount.
-//! [PL6] *The descriptors of the connection are not the program's.* They have high numbers; functions that close step around them
+//! [PRL6] *The descriptors of the connection are not the program's.* They have high numbers; functions that close step around them
 //!       (`symbols/descriptors.rs`), and none is closed by us that is not ours any more (`door.rs`).
 //!
 //! A panic ends the program with its sentence, as it does at every `extern "C"` function.
 //!
 //! *Architecture invariant:* only the functions of `symbols` are exported; what an operation does is not known here.
+
+#![cfg_attr(test, allow(dead_code, reason = "tests of parts do not export the functions that use the rest"))]
 
 mod allocator;
 mod call;
@@ -39,7 +40,7 @@ mod start;
 mod symbols;
 mod sys;
 
-/// Memory of its own ([PL3]).
+/// Memory of its own ([PRL3]).
 #[cfg(not(test))]
 #[global_allocator]
 static ALLOCATOR: allocator::Allocator = allocator::Allocator::new();

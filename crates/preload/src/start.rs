@@ -1,4 +1,4 @@
-//! Where a path begins ([PL1] of `lib.rs`, [D14]).
+//! Where a path begins ([PRL1] of `lib.rs`, [D14]).
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -8,7 +8,8 @@ use crate::settings::Settings;
 
 /// Longer paths, with their NUL, are refused by the kernel.
 const PATH_BYTES_MAX: usize = 4096;
-/// Most parts of a path that the kernel is asked about.
+/// Most parts of a path that the kernel is asked about, and their length with a NUL: a signal handler's stack may be small.
+const PART_BYTES_MAX: usize = 1024;
 const PARTS_MAX: usize = 3;
 
 /// A path of a call, which begins on the mount.
@@ -85,8 +86,10 @@ pub(crate) unsafe fn of<'p>(settings: &Settings, descriptor: c_int, path: *const
 fn through<'p>(settings: &Settings, descriptor: c_int, path: &'p [u8]) -> Option<&'p [u8]> {
     let mountpoint = settings.mountpoint.as_bytes();
     let name = mountpoint.rsplit(|byte| *byte == b'/').next().filter(|name| !name.is_empty())?;
-    let mut buffer = [0; PATH_BYTES_MAX];
-    ends_of(path, name).take(PARTS_MAX).find_map(|end| {
+    let mut ends = ends_of(path, name).take_while(|end| *end < PART_BYTES_MAX).take(PARTS_MAX).peekable();
+    ends.peek()?;
+    let mut buffer = [0; PART_BYTES_MAX];
+    ends.find_map(|end| {
         let rest = without_slashes(&path[end..]).filter(|rest| !rest.is_empty())?;
         buffer[..end].copy_from_slice(&path[..end]);
         buffer[end] = 0;

@@ -1,4 +1,4 @@
-//! What changes who a process is, or what it sees ([PL2] of `lib.rs`). The daemon knows the credentials that a connection was made with.
+//! What changes who a process is, or what it sees ([PRL2] of `lib.rs`). The daemon knows the credentials that a connection was made with.
 
 use std::ffi::{c_char, c_int, c_void};
 

@@ -1,4 +1,4 @@
-//! Functions that close descriptors, which must not close ours ([PL6] of `lib.rs`): for a program they are not there. And `syscall`, for the
+//! Functions that close descriptors, which must not close ours ([PRL6] of `lib.rs`): for a program they are not there. And `syscall`, for the
 //! calls that are watched elsewhere.
 
 use std::ffi::{c_int, c_long, c_uint};
@@ -22,9 +22,7 @@ fn ours() -> [c_int; 2] {
 /// The parts of a range without ours; none if none of ours is in it.
 fn around(first: c_uint, last: c_uint) -> Option<impl Iterator<Item = (c_uint, c_uint)>> {
     let inside = ours().map(|number| c_uint::try_from(number).ok().filter(|number| (first..=last).contains(number)));
-    if inside.iter().flatten().next().is_none() {
-        return None;
-    }
+    inside.iter().flatten().next()?;
     let ends = inside.into_iter().flatten().map(Some).chain([None]);
     let parts = ends.scan(first, move |from, ours| {
         let part = (*from, ours.map_or(Some(last), |ours| ours.checked_sub(1)));

@@ -31,20 +31,19 @@ unsafe fn served<'n>(name: *const c_char) -> Option<&'n [u8]> {
     (!name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.starts_with(SECURITY)).then_some(name)
 }
 
-/// Copies a value to the caller, whose room may be nothing: it then asks for the length alone.
+/// Copies a value to the caller, whose room may be nothing: it then asks for the length alone. The value is freed inside ([PRL3] of `lib.rs`).
 ///
 /// # Safety
 /// So many bytes may be written.
-unsafe fn hand_over(found: Result<Vec<u8>, Errno>, into: *mut c_void, room: usize) -> isize {
-    match found {
-        Ok(value) if room == 0 => value.len() as isize,
-        Ok(value) if value.len() > room => refused(Errno::RANGE),
-        Ok(value) => {
+unsafe fn hand_over(value: Vec<u8>, into: *mut c_void, room: usize) -> Result<isize, Errno> {
+    match value.len() {
+        length if room == 0 => Ok(length as isize),
+        length if length > room => Err(Errno::RANGE),
+        length => {
             // SAFETY: the caller's buffer has room for that.
-            unsafe { into.cast::<u8>().copy_from_nonoverlapping(value.as_ptr(), value.len()) };
-            value.len() as isize
+            unsafe { into.cast::<u8>().copy_from_nonoverlapping(value.as_ptr(), length) };
+            Ok(length as isize)
         }
-        Err(error) => refused(error),
     }
 }
 
@@ -57,9 +56,10 @@ unsafe fn get(path: *const c_char, name: *const c_char, into: *mut c_void, room:
             leave_to_kernel(Call::GetAttribute, (HERE, path));
             return None;
         };
-        let found =
-            by_path(Call::GetAttribute, Kind::Looks, (HERE, path), |start, path| start.target(path, flags).extended_attribute(name))?;
-        Some(hand_over(found, into, room))
+        let copied = by_path(Call::GetAttribute, Kind::Looks, (HERE, path), |start, path| {
+            Ok(hand_over(start.target(path, flags).extended_attribute(name)?, into, room)?)
+        });
+        copied.map(|copied| copied.unwrap_or_else(refused))
     }
 }
 
@@ -72,9 +72,10 @@ unsafe fn list(path: *const c_char, into: *mut c_char, room: usize, flags: AtFla
             leave_to_kernel(Call::ListAttributes, (HERE, path));
             return None;
         }
-        let found =
-            by_path(Call::ListAttributes, Kind::Looks, (HERE, path), |start, path| start.target(path, flags).extended_attributes())?;
-        Some(hand_over(found, into.cast(), room))
+        let copied = by_path(Call::ListAttributes, Kind::Looks, (HERE, path), |start, path| {
+            Ok(hand_over(start.target(path, flags).extended_attributes()?, into.cast(), room)?)
+        });
+        copied.map(|copied| copied.unwrap_or_else(refused))
     }
 }
 

@@ -1,7 +1,7 @@
 //! unlink, rmdir, mkdir, rename, link, symlink, readlink.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use tandemfs_client::{AtFlags, Attributes, Tree};
@@ -108,18 +108,17 @@ unsafe fn readlink_by_door(named: Named, into: *mut c_char, room: usize) -> Opti
         unsafe { leave_to_kernel(Call::ReadLink, named) };
         return None;
     }
-    // SAFETY: the caller's path.
-    let found = unsafe { by_path(Call::ReadLink, Kind::Looks, named, |start, path| start.read_link(path)) }?;
-    Some(match found {
-        Ok(target) => {
-            let target = target.into_os_string().into_vec();
+    // SAFETY: the caller's path, and its buffer, which has room for what is copied. The text is freed inside ([PRL3] of `lib.rs`).
+    let copied = unsafe {
+        by_path(Call::ReadLink, Kind::Looks, named, |start, path| {
+            let target = start.read_link(path)?;
+            let target = target.as_os_str().as_bytes();
             let length = target.len().min(room);
-            // SAFETY: the caller's buffer has room for that.
-            unsafe { into.cast::<u8>().copy_from_nonoverlapping(target.as_ptr(), length) };
-            length as isize
-        }
-        Err(error) => refused(error),
-    })
+            into.cast::<u8>().copy_from_nonoverlapping(target.as_ptr(), length);
+            Ok(length as isize)
+        })
+    };
+    copied.map(|copied| copied.unwrap_or_else(refused))
 }
 
 interpose! {
