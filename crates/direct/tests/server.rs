@@ -212,6 +212,8 @@ impl Caches for Busy {
     fn change(self: Arc<Self>, _: InodeNumber, _: Range<u64>) -> tandemfs_fs::Result<Box<dyn Change>> {
         Ok(Box::new(Changed(self)))
     }
+
+    fn name_gone(&self, _: InodeNumber, _: &[u8]) {}
 }
 
 #[test]
