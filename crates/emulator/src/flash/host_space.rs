@@ -6,8 +6,9 @@
 //!       [`AHEAD_PAGES`]), and what collection needs. A write that gives a page behind that window its first place is refused, before it
 //!       changes anything, if the host has no space for that. So on a full disk stores are taken and cleaned, and what exists can be
 //!       rewritten, moved and discarded.
-//! [HF3] While the host has space, blocks get it before those that have it run short: collection begins when the whole drive is used up, as
-//!       without an image. On a full disk it works with the blocks that have space.
+//! [HF3] While the host has space, blocks get it before those that have it run short, on the whole drive or in one of its units: collection
+//!       begins when the whole drive is used up, and writes go to all dies, as without an image. On a full disk it works with the blocks that
+//!       have space.
 
 use tandemfs_device::DeviceError;
 
@@ -68,11 +69,15 @@ impl<M: Medium> Flash<M> {
 
     /// Gets space for more blocks while the host has it, before collection begins for lack of free ones ([HF3]).
     pub(super) fn reserve_ahead(&mut self) {
-        if self.pool.free_count() > self.pool.background_mark() || self.counts.pages_written < self.placed.ask_again_at {
+        let is_short = self.pool.free_count() <= self.pool.background_mark() || self.pool.next_of_unit_without_free().is_some();
+        if !is_short || self.counts.pages_written < self.placed.ask_again_at {
             return;
         }
         self.note_refusal(|flash| {
             while flash.pool.free_count() <= flash.pool.background_mark() && flash.reserve_one()? {}
+            while let Some(block) = flash.pool.next_of_unit_without_free() {
+                flash.reserve_this(block)?;
+            }
             Ok(())
         });
     }
@@ -98,9 +103,14 @@ impl<M: Medium> Flash<M> {
     /// Gets space for one block. False if all have it.
     fn reserve_one(&mut self) -> Result<bool, DeviceError> {
         let Some(block) = self.pool.next_without_space() else { return Ok(false) };
+        self.reserve_this(block)?;
+        Ok(true)
+    }
+
+    fn reserve_this(&mut self, block: u32) -> Result<(), DeviceError> {
         self.reserve_block(block)?;
         self.pool.give_space(block);
-        Ok(true)
+        Ok(())
     }
 
     pub(super) fn reserve_block(&self, block: u32) -> Result<(), DeviceError> {

@@ -191,6 +191,12 @@ impl Pool {
         self.without_space[unit].first().copied()
     }
 
+    /// A block that has none yet, of a unit without free blocks.
+    pub(super) fn next_of_unit_without_free(&self) -> Option<u32> {
+        let first = |unit: usize| if self.free[unit].is_empty() { self.without_space[unit].first().copied() } else { None };
+        if self.without_space_count > 0 { (0..self.free.len()).find_map(first) } else { None }
+    }
+
     /// A block got its space: it is free now.
     pub(super) fn give_space(&mut self, block: u32) {
         if self.without_space[self.geometry.unit_of(block) as usize].remove(&block) {
@@ -304,7 +310,7 @@ impl Pool {
         }
     }
 
-    /// Opens a free block in the unit where the stream writes least, of those where most are free. The host gets the least worn block
+    /// Opens a free block in the unit where the stream writes least, of those where most are free or were never written. The host gets the least worn block
     /// (dynamic levelling); moved pages are colder and go to the most worn one.
     fn open_block(&mut self, stream: Stream) -> Option<u32> {
         let mut open_here = vec![0u32; self.free.len()];
@@ -314,7 +320,7 @@ impl Pool {
         }
         let unit = (0..self.free.len())
             .filter(|&unit| !self.free[unit].is_empty())
-            .min_by_key(|&unit| (open_here[unit], std::cmp::Reverse(self.free[unit].len())))?;
+            .min_by_key(|&unit| (open_here[unit], std::cmp::Reverse(self.free[unit].len() + self.without_space[unit].len())))?;
         let free = &mut self.free[unit];
         let (_, block) = if stream == Stream::Host { free.pop_first() } else { free.pop_last() }?;
         self.free_count -= 1;
