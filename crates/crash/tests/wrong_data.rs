@@ -376,7 +376,7 @@ fn a_wrong_answer_for_the_journal_leaves_a_state_that_once_was() {
                 continue; // not about a ring
             }
             let fs = match fs {
-                Err(Error::Stopped { .. }) => {
+                Err(Error::JournalDamaged { .. }) => {
                     refused += 1;
                     mount_device(lying(), &MountOptions { read_only: true, ..scene.start.setting.mount.clone() })
                 }
