@@ -77,8 +77,8 @@ pub enum GeometryError {
     /// The fixed parts leave no room for regions and data.
     #[error(
         "journal, tables and maps need {} of the memory zone, which has {}; make the memory zone larger or the block zone smaller",
-        size(&fixed.saturating_mul(UNIT_BYTES)),
-        size(&total.saturating_mul(UNIT_BYTES))
+        size(fixed.saturating_mul(UNIT_BYTES)),
+        size(total.saturating_mul(UNIT_BYTES))
     )]
     NoRoom {
         /// Units of the fixed parts.
