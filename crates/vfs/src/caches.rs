@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{Error, Result, leaves_to_others};
+use tandemfs_fs::{Result, leaves_to_others};
 
 use crate::Vfs;
 use crate::mutant::{Mutant, on};
@@ -56,10 +56,10 @@ impl Vfs {
         self.caches.as_ref().map_or(Ok(()), |caches| caches.settle(file))
     }
 
-    /// A name does not stand for an inode any more. Nothing is told where the inode has gone with it.
+    /// A name does not stand for an inode any more. Nothing is told where nobody holds the inode. The change is committed, so nothing here waits ([KV7]).
     pub(crate) fn name_gone(&self, directory: InodeNumber, name: &[u8], inode: InodeNumber) {
         if let Some(caches) = &self.caches
-            && matches!(self.fs.attributes(inode), Ok(_) | Err(Error::WouldWait))
+            && self.fs.is_held(inode)
         {
             caches.name_gone(directory, name);
         }

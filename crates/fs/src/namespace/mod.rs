@@ -221,6 +221,11 @@ impl FileSystem {
         }
     }
 
+    /// Whether somebody outside holds an inode ([`FileSystem::forget`] ends that). Does not wait, also after a commit.
+    pub fn is_held(&self, number: InodeNumber) -> bool {
+        self.inodes.is_held(number)
+    }
+
     pub(crate) fn volume(&self) -> &Volume {
         &self.volume
     }
