@@ -6,16 +6,15 @@
 //! Both take turns in short rounds, so that what else the machine does meets both. Prints the medians of the rounds, each the median of
 //! batches of 32 calls, and the fastest batch, which a busy machine disturbs least. What a call returns for is durable.
 
-use std::os::fd::AsFd;
+mod support;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tandemfs_client::{File, Mount, OpenOptions, Options, Tree};
 use tandemfs_device::Drive;
-use tandemfs_direct::{Entrants, Limits, MountIdentity, Server};
+use tandemfs_direct::{Entrants, Limits, Server};
 use tandemfs_emulator::{CreateOptions, ImageDevice};
 use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, make_file_system};
 use tandemfs_vfs::{At, Capabilities, Credentials, OpenFile, Process, Settings, Subject, Vfs};
@@ -43,19 +42,9 @@ fn mounted() -> Vfs {
 }
 
 fn connected(vfs: &Vfs) -> (Server, Mount) {
-    let place = rustix::fs::stat("/proc").expect("there");
-    let mount = MountIdentity {
-        major: rustix::fs::major(place.st_dev),
-        minor: rustix::fs::minor(place.st_dev),
-        mountpoint: "/proc".into(),
-        user: rustix::process::geteuid().as_raw(),
-        is_read_only: true,
-    };
-    let server = Server::start(vfs.clone(), mount, Box::new(|| true), Entrants::Everybody, Limits::default()).expect("starts");
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket");
-    rustix::net::connect(&socket, &SocketAddrUnix::new(server.socket()).expect("an address")).expect("connected");
-    let root = rustix::fs::open("/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).expect("there");
-    let mount = Mount::over(socket, root.as_fd(), &Options::default()).expect("let in");
+    let stands = Box::new(|| true);
+    let server = Server::start(vfs.clone(), support::mount_identity(), stands, Entrants::Everybody, Limits::default()).expect("starts");
+    let mount = support::connect(&server, "/proc", &Options::default()).expect("let in");
     (server, mount)
 }
 

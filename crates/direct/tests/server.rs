@@ -4,21 +4,20 @@
 //! The server believes that its mount is `/proc`, whose root has the number that a root has. Clients are of this process, so a server has one
 //! at a time. The bug is that of the process: the tests run one after the other.
 
+mod support;
+
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tandemfs_client::{ConnectError, Errno, Error, Mount, OpenOptions, Options, Tree};
 use tandemfs_crash::{Access, MemoryDevice, StuckDevice};
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_direct::mutant::{self, Mutant};
-use tandemfs_direct::{Entrants, Limits, MountIdentity, Server};
+use tandemfs_direct::{Entrants, Limits, Server};
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, leaves_to_others, make_file_system};
 use tandemfs_vfs::{Caches, Change, QUICK_BYTES, Settings, Vfs};
@@ -80,15 +79,7 @@ fn scene_beside(limits: Limits, caches: Option<Arc<dyn Caches>>, stands: bool) -
         Some(caches) => vfs.beside(caches),
         None => vfs,
     };
-    let place = rustix::fs::stat("/proc").expect("there");
-    let mount = MountIdentity {
-        major: rustix::fs::major(place.st_dev),
-        minor: rustix::fs::minor(place.st_dev),
-        mountpoint: "/proc".into(),
-        user: rustix::process::geteuid().as_raw(),
-        is_read_only: true, // /proc may be
-    };
-    let server = Server::start(vfs, mount, Box::new(move || stands), Entrants::Everybody, limits).expect("starts");
+    let server = Server::start(vfs, support::mount_identity(), Box::new(move || stands), Entrants::Everybody, limits).expect("starts");
     Scene { stuck, server }
 }
 
@@ -98,10 +89,7 @@ fn scene(limits: Limits) -> Scene {
 
 impl Scene {
     fn connect_with(&self, root: &str, options: &Options) -> Result<Mount, ConnectError> {
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket");
-        rustix::net::connect(&socket, &SocketAddrUnix::new(self.server.socket()).expect("an address")).expect("connected");
-        let root: OwnedFd = rustix::fs::open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).expect("there");
-        Mount::over(socket, root.as_fd(), options)
+        support::connect(&self.server, root, options)
     }
 
     fn connect(&self) -> Mount {
