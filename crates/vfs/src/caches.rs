@@ -56,7 +56,8 @@ impl Vfs {
         self.caches.as_ref().map_or(Ok(()), |caches| caches.settle(file))
     }
 
-    /// A name does not stand for an inode any more. Nothing is told where nobody holds the inode. The change is committed, so nothing here waits ([KV7]).
+    /// A name does not stand for an inode any more. Nothing is told where nobody holds the inode. The change is committed, so nothing here
+    /// waits ([KV7]).
     pub(crate) fn name_gone(&self, directory: InodeNumber, name: &[u8], inode: InodeNumber) {
         if let Some(caches) = &self.caches
             && self.fs.is_held(inode)

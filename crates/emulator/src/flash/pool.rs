@@ -310,8 +310,8 @@ impl Pool {
         }
     }
 
-    /// Opens a free block in the unit where the stream writes least, of those where most are free or were never written. The host gets the least worn block
-    /// (dynamic levelling); moved pages are colder and go to the most worn one.
+    /// Opens a free block in the unit where the stream writes least, of those where most are free or were never written. The host gets the
+    /// least worn block (dynamic levelling); moved pages are colder and go to the most worn one.
     fn open_block(&mut self, stream: Stream) -> Option<u32> {
         let mut open_here = vec![0u32; self.free.len()];
         let open = if stream == Stream::Host { &self.host } else { &self.moved };

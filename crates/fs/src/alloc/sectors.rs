@@ -221,8 +221,8 @@ impl SectorAllocator {
         }
     }
 
-    /// Takes so many sectors in a row (blocks, at most a unit) for growth: at least the first number, and more of the same hole. A unit is an aligned extent; less comes from holes, or if
-    /// `may_break` from an aligned extent.
+    /// Takes so many sectors in a row (blocks, at most a unit) for growth: at least the first number, and more of the same hole. A unit is an
+    /// aligned extent; less comes from holes, or if `may_break` from an aligned extent.
     pub(crate) fn take_row(&self, counts: RangeInclusive<u64>, may_break: bool) -> Option<(Sector, u64)> {
         if fails(Take::Sectors) || self.free.load(SeqCst) < counts.end() + self.transient || *counts.end() > UNIT_PAGES {
             return None;
