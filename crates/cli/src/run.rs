@@ -11,7 +11,7 @@ use std::process::{Command, ExitStatus};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tandemfs_client::{ConnectError, Door, Mount, Options};
+use tandemfs_client::{Door, Options};
 use tandemfs_fuse::mounts::{self, Mounted};
 
 use crate::arguments::RunArguments;
@@ -73,10 +73,9 @@ fn mount(arguments: &RunArguments) -> Result<Mounted, Failure> {
 /// The library, and the door, by which this process was let in.
 fn enter(mountpoint: &Path) -> Result<(PathBuf, Door), String> {
     let library = library()?;
-    let sentence = |error: ConnectError| error.to_string();
-    let door = Door::of(mountpoint).map_err(sentence)?;
-    // What the program would be told without a word: another version, or that it may not enter.
-    Mount::connect_with(mountpoint, &Options { slots: 1, data_bytes: 4096, ..Options::default() }).map_err(sentence)?;
+    // Otherwise nobody would say to the program's user that it is of another version, or may not enter.
+    let options = Options { slots: 1, data_bytes: 4096, umask: Some(0), ..Options::default() };
+    let (door, _mount) = Door::enter(mountpoint, &options).map_err(|error| error.to_string())?;
     Ok((library, door))
 }
 

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::sync::Arc;
 
 use rustix::io::{Errno, ReadWriteFlags};
-use tandemfs_protocol::{Handle, Operation, Outcome, Place, TimeToSet, Whence};
+use tandemfs_protocol::{Handle, Operation, Outcome, Place, TimeToSet, Unless, Whence};
 use tandemfs_ring::{Answer, Attributes};
 
 use crate::connection::Connection;
@@ -69,13 +69,21 @@ impl File {
     /// # Errors
     /// As pread(2).
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
+        self.read_at_unless(into, offset, Unless::default())
+    }
+
+    /// As [`File::read_at`]; under some conditions the call is left to the mount.
+    ///
+    /// # Errors
+    /// As [`File::read_at`]; [`Error::Crossed`] under those conditions.
+    pub fn read_at_unless(&self, into: &mut [u8], offset: u64, unless: Unless) -> Result<usize> {
         let length = into.len().min(CALL_BYTES_MAX);
         let into = &mut into[..length];
         in_pieces(length, |done| {
             let offset = offset_of(offset.checked_add(done as u64).ok_or(Errno::INVAL)?)?;
             let mut call = self.connection.begin()?;
             let piece = call.part_of(length - done)?;
-            let answer = call.send(&Operation::Read { handle: self.handle, offset, into: piece.range })?;
+            let answer = call.send(&Operation::Read { handle: self.handle, offset, into: piece.range, unless })?;
             let moved = Outcome::bytes(&answer, piece.range)? as usize;
             call.get(piece, &mut into[done..done + moved]);
             Ok((moved, piece.range.length as usize))
@@ -102,8 +110,16 @@ impl File {
     /// # Errors
     /// As pwrite(2).
     pub fn write_at(&self, from: &[u8], offset: u64) -> Result<usize> {
+        self.write_at_unless(from, offset, Unless::default())
+    }
+
+    /// As [`File::write_at`]; under some conditions the call is left to the mount.
+    ///
+    /// # Errors
+    /// As [`File::write_at`]; [`Error::Crossed`] under those conditions.
+    pub fn write_at_unless(&self, from: &[u8], offset: u64, unless: Unless) -> Result<usize> {
         offset_of(offset)?;
-        self.write(from, ReadWriteFlags::empty(), |done| offset.checked_add(done as u64)).map(|(done, _)| done)
+        self.write(from, ReadWriteFlags::empty(), unless, |done| offset.checked_add(done as u64)).map(|(done, _)| done)
     }
 
     /// Writes all bytes at an offset.
@@ -127,10 +143,10 @@ impl File {
     /// # Errors
     /// As pwritev2(2) with RWF_APPEND.
     pub fn append(&self, from: &[u8]) -> Result<(usize, u64)> {
-        self.write(from, ReadWriteFlags::APPEND, |_| Some(0))
+        self.write(from, ReadWriteFlags::APPEND, Unless::default(), |_| Some(0))
     }
 
-    fn write(&self, from: &[u8], flags: ReadWriteFlags, offset_at: impl Fn(usize) -> Option<u64>) -> Result<(usize, u64)> {
+    fn write(&self, from: &[u8], flags: ReadWriteFlags, unless: Unless, offset_at: impl Fn(usize) -> Option<u64>) -> Result<(usize, u64)> {
         let from = &from[..from.len().min(CALL_BYTES_MAX)];
         let flags = flags.bits().cast_signed();
         let mut end = 0;
@@ -140,7 +156,7 @@ impl File {
             let piece = call.part_of(from.len() - done)?;
             let asked = piece.range.length as usize;
             call.put(piece, &from[done..done + asked]);
-            let answer = call.send(&Operation::Write { handle: self.handle, offset, from: piece.range, flags })?;
+            let answer = call.send(&Operation::Write { handle: self.handle, offset, from: piece.range, flags, unless })?;
             end = answer.further;
             Ok((Outcome::bytes(&answer, piece.range)? as usize, asked))
         })?;

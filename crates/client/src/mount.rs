@@ -57,14 +57,16 @@ pub struct Door {
 }
 
 impl Door {
-    /// The door of the mount whose mountpoint is given. Nothing is said by it.
+    /// Enters the door of the mount whose mountpoint is given, for who hands its place on: the connection is not the one that
+    /// [`Mount::connect`] returns to others of this process, and ends theirs.
     ///
     /// # Errors
-    /// Those of [`Mount::connect`] up to the greeting.
-    pub fn of(directory: impl AsRef<Path>) -> std::result::Result<Self, ConnectError> {
-        let (mount, _root) = mount_of(directory.as_ref())?;
-        let (_connected, socket) = find(directory.as_ref(), &mount)?;
-        Ok(Self { socket, user: mount.user })
+    /// Those of [`Mount::connect`].
+    pub fn enter(directory: impl AsRef<Path>, options: &Options) -> std::result::Result<(Self, Mount), ConnectError> {
+        let (mount, root) = mount_of(directory.as_ref())?;
+        let (connected, socket) = find(directory.as_ref(), &mount)?;
+        let entered = connect(connected, root.as_fd(), options)?;
+        Ok((Self { socket, user: mount.user }, Mount(Arc::new(entered))))
     }
 }
 

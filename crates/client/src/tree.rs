@@ -49,6 +49,17 @@ pub(crate) fn names_of(list: &[u8]) -> Vec<OsString> {
     list.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(|name| OsString::from_vec(name.to_vec())).collect()
 }
 
+fn opened(tree: &(impl Tree + ?Sized), path: &[u8], flags: i32, mode: u32) -> Result<(File, Option<Attributes>)> {
+    let connection = tree.connection();
+    let mut call = connection.begin()?;
+    let path = call.text(path)?;
+    let umask = connection.umask.load(Ordering::Relaxed);
+    let answer = call.send(&Operation::Open { at: tree.place(), path, flags, mode, umask })?;
+    drop(call);
+    let handle = Handle::of(answer.value).ok_or(Errno::PROTO)?;
+    Ok((File::new(Arc::clone(connection), handle), answer.attributes))
+}
+
 /// Where the paths of a call begin, decided when the program runs.
 #[derive(Debug, Clone, Copy)]
 pub enum Start<'a> {
@@ -104,14 +115,16 @@ pub trait Tree: sealed::Base {
     /// # Errors
     /// As openat(2).
     fn open_with(&self, path: impl AsRef<Path>, flags: i32, mode: u32) -> Result<File> {
-        let connection = self.connection();
-        let mut call = connection.begin()?;
-        let path = call.text(bytes(&path))?;
-        let umask = connection.umask.load(Ordering::Relaxed);
-        let answer = call.send(&Operation::Open { at: self.place(), path, flags, mode, umask })?;
-        drop(call);
-        let handle = Handle::of(answer.value).ok_or(Errno::PROTO)?;
-        Ok(File::new(Arc::clone(connection), handle))
+        opened(self, bytes(&path), flags, mode).map(|(file, _)| file)
+    }
+
+    /// As [`Tree::open_with`]; returns also what the file was like when it was opened, by the same request.
+    ///
+    /// # Errors
+    /// As openat(2).
+    fn open_and_stat(&self, path: impl AsRef<Path>, flags: i32, mode: u32) -> Result<(File, Attributes)> {
+        let (file, attributes) = opened(self, bytes(&path), flags, mode)?;
+        Ok((file, attributes.ok_or(Errno::PROTO)?))
     }
 
     /// The entries of a directory.

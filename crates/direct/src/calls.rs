@@ -9,7 +9,7 @@ use tandemfs_format::inode::Timestamp;
 use tandemfs_fs::Error;
 use tandemfs_protocol::{
     Crossed, EntryWriter, Handle, Listed, Operation, Outcome, Place, Space, Subject as Named, TEXT_BYTES_MAX, TRANSFER_BYTES_MAX, Text,
-    TimeToSet as TimeGiven, Whence, Why,
+    TimeToSet as TimeGiven, Unless, Whence, Why,
 };
 use tandemfs_ring::{Answer, Attributes as Shown, Range, Request, Ticket, Time};
 use tandemfs_vfs::{
@@ -90,6 +90,8 @@ fn outcome(refused: &Refused) -> Outcome {
                 tandemfs_vfs::Why::MountPoint => Why::MountPoint,
                 tandemfs_vfs::Why::RemovedDirectory => Why::RemovedDirectory,
                 tandemfs_vfs::Why::SpecialFile => Why::SpecialFile,
+                tandemfs_vfs::Why::Cached => Why::Cached,
+                tandemfs_vfs::Why::Grows => Why::Grows,
             };
             Outcome::Crossed(Crossed { why, argument: crossed.argument as u8 }) // [D14]
         }
@@ -198,8 +200,14 @@ impl Call<'_> {
         match operation {
             Operation::Nothing => Ok(Answer::default()),
             Operation::Close { handle } => self.client.handles.remove(handle).map(|_| Answer::default()).map_err(Refused::from),
-            Operation::Read { handle, offset, into } => self.read(handle, offset, into),
-            Operation::Write { handle, offset, from, flags } => self.write(&process, handle, offset, from, flags),
+            Operation::Read { handle, offset, into, unless } => {
+                self.is_for_the_door(handle, offset, into, unless)?;
+                self.read(handle, offset, into)
+            }
+            Operation::Write { handle, offset, from, flags, unless } => {
+                self.is_for_the_door(handle, offset, from, unless)?;
+                self.write(&process, handle, offset, from, flags)
+            }
             Operation::ReadDirectory { handle, cookie, into } => self.list(handle, cookie, into),
             Operation::Allocate { handle, flags, offset, length } => {
                 self.vfs.allocate(&process, &*self.file(handle)?, flags, offset, length).map(done)
@@ -355,6 +363,18 @@ impl Call<'_> {
         }
         let (file, attributes) = self.vfs.open_and_stat(&process, self.start(at)?.at(), &self.text(path)?, flags, mode)?;
         Ok(Given { answer: with_attributes(&attributes), opened: Some(file) }) // [SRV2]
+    }
+
+    /// Hands a transfer back that its client wants left to the mount.
+    fn is_for_the_door(&self, handle: Handle, offset: i64, bytes: Range, unless: Unless) -> Result<()> {
+        if unless == Unless::default() {
+            return Ok(());
+        }
+        let file = self.file(handle)?;
+        if unless.cached {
+            self.vfs.leaves_pages(&file)?;
+        }
+        if unless.grows { self.vfs.leaves_growth(&file, offset, bytes.length.into()) } else { Ok(()) }
     }
 
     fn read(&self, handle: Handle, offset: i64, into: Range) -> Result<Answer> {

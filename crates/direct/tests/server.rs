@@ -201,6 +201,10 @@ impl Caches for Busy {
         Ok(Box::new(Changed(self)))
     }
 
+    fn has_pages(&self, _: InodeNumber) -> bool {
+        true
+    }
+
     fn name_gone(&self, _: InodeNumber, _: &[u8]) {}
 }
 

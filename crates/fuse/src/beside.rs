@@ -195,6 +195,10 @@ impl Caches for Door {
         Ok(Box::new(Changing { door: self, file, write: Some(write), grows_to }))
     }
 
+    fn has_pages(&self, file: InodeNumber) -> bool {
+        self.beside.as_ref().is_some_and(|noted| !noted.is_settled(file))
+    }
+
     fn name_gone(&self, directory: InodeNumber, name: &[u8]) {
         if self.beside.is_some() {
             let (kernel, name) = (self.kernel.clone(), name.to_vec());

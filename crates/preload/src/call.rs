@@ -91,7 +91,9 @@ pub(crate) unsafe fn leave_to_kernel(call: Call, (descriptor, path): Named) {
     }
 }
 
-fn by_door<T>(
+/// A call by the door, or none if `work` or the state of the connection leaves it to the mount. What `work` has said to the daemon before it
+/// leaves the call must have changed nothing.
+pub(crate) fn by_door<T>(
     settings: &'static Settings,
     call: Call,
     kind: Kind,
@@ -123,6 +125,8 @@ fn by_door<T>(
             Why::RemovedDirectory => Way::RemovedDirectory,
             Why::SpecialFile => Way::SpecialFile,
             Why::NotServed => Way::NotServed,
+            Why::Cached => Way::Pages,
+            Why::Grows => Way::Grows,
         },
         Ok(Err(Error::Errno(Errno::NOTCONN | Errno::PROTO))) => {
             door::ended(inside.door());

@@ -1,12 +1,11 @@
 //! Open directories of the door for directories that the program has open, or stands in.
 
-use std::io::Write;
+use std::ffi::{OsStr, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use std::ffi::{CStr, OsStr, c_int};
-use tandemfs_client::{AtFlags, File, Tree};
+use tandemfs_client::{File, Tree};
 
 use crate::door::Door;
 use crate::settings::Settings;
@@ -59,16 +58,10 @@ impl Directories {
 
 /// Opens the directory by the path that the kernel has for it, and holds its inode against what the kernel said ([PRL1] of `lib.rs`).
 fn opened(door: &Door, settings: &Settings, descriptor: c_int, inode: u64) -> Option<File> {
-    let mut name = [0; 40];
-    match descriptor {
-        libc::AT_FDCWD => name[..14].copy_from_slice(b"/proc/self/cwd"),
-        _ => write!(&mut name[..], "/proc/self/fd/{descriptor}").ok()?,
-    }
     let mut buffer = vec![0; PATH_BYTES_MAX];
-    let path = sys::link_target(CStr::from_bytes_until_nul(&name).ok()?, &mut buffer)?;
+    let path = sys::path_of(descriptor, &mut buffer)?;
     let path = crate::start::inside(settings, path)?;
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
-    let file = door.mount().open_with(Path::new(OsStr::from_bytes(path)), flags, 0).ok()?;
-    let found = file.target(Path::new(""), AtFlags::EMPTY_PATH).attributes().ok()?;
+    let (file, found) = door.mount().open_and_stat(Path::new(OsStr::from_bytes(path)), flags, 0).ok()?;
     (found.node == inode).then_some(file)
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::door::{self, Door};
+use crate::mutant::{Mutant, on};
 use crate::report::Way;
 use crate::settings::Settings;
 use crate::sys::{self, Signals};
@@ -17,7 +18,7 @@ pub(crate) struct Inside {
 impl Inside {
     pub(crate) fn enter(settings: &'static Settings) -> Result<Self, Way> {
         let errno = sys::errno();
-        let before = Signals::ALL.set();
+        let before = if on(Mutant::SignalsTaken) { Signals::of_thread() } else { Signals::ALL.set() };
         match door::enter(settings) {
             Ok(door) => Ok(Self { door: Some(door), before, errno }),
             Err(way) => {

@@ -1,6 +1,7 @@
-//! The library that `tandemfs run` loads into unchanged programs (`LD_PRELOAD`). It stands in front of functions of libc that take a path; a
-//! call on the mount goes by the direct door where that surely says what the mount would say, and otherwise on to libc. Every descriptor
-//! that a program has is the kernel's own, so offsets, locks, mappings and what children inherit need nothing here.
+//! The library that `tandemfs run` loads into unchanged programs (`LD_PRELOAD`). It stands in front of functions of libc that take a path, and
+//! of those that read and write at an offset; a call on the mount goes by the direct door where that surely says what the mount would say,
+//! and otherwise on to libc. Every descriptor that a program has is the kernel's own, so offsets, locks, mappings and what children inherit
+//! need nothing here.
 //!
 //! Nothing is remembered about a program's descriptors, its working directory or its root, since whatever was remembered could be
 //! overtaken by a call that this library does not see (libc's own, `syscall`, another language's). The kernel is asked instead, by calls
@@ -21,6 +22,20 @@
 //!       only looks is repeated by the mount.
 //! [PRL6] *The descriptors of the connection are not the program's.* They have high numbers; functions that close step around them
 //!       (`symbols/descriptors.rs`), and none is closed by us that is not ours any more (`door.rs`).
+//! [PRL7] *A number is not remembered.* Bytes go by the door only if the kernel says, in this very call, that the descriptor is a regular file of
+//!       the mount with the inode that an open file of the door has; it is asked when that file is open already, which holds the inode, so
+//!       there is no other one of that number. Whoever has closed, duplicated or used the number anew before, in whatever way, reaches no
+//!       other file (`files.rs`).
+//! [PRL8] *A file of the door can do no more than the descriptor, nor than the process.* It is opened by the path that the kernel has for the
+//!       descriptor, with the rights of the connection, and it serves a descriptor only for what fcntl(2) says that this may. A file that
+//!       cannot be opened so (its name is gone, its mode has changed, it is elsewhere) is the mount's.
+//! [PRL9] *The kernel keeps what is its own:* the offset, O_APPEND, and the size, by which mappings, sendfile(2) and copy_file_range(2) go. So only
+//!       calls that say where are served, none with O_APPEND, and no write beyond the size that the kernel knows, which the daemon holds
+//!       against its own as well.
+//! [PRL10] *Pages of the kernel stay where they are of use* (`turn.rs`): a file that is read more than written, mapped, or written past this
+//!       library is the mount's. What the door serves is right in any case; the daemon has such pages dropped first.
+//! [PRL11] *A file of the door is closed with a descriptor of it*, so that nobody holds a file that the program has given back. It is opened
+//!       anew for other descriptors. What is closed past this library is held until 64 others were written or the process ends.
 //!
 //! A panic ends the program with its sentence, as it does at every `extern "C"` function.
 //!
@@ -32,13 +47,16 @@ mod allocator;
 mod call;
 mod directories;
 mod door;
+mod files;
 mod inside;
+mod mutant;
 mod next;
 mod report;
 mod settings;
 mod start;
 mod symbols;
 mod sys;
+mod turn;
 
 /// Memory of its own ([PRL3]).
 #[cfg(not(test))]

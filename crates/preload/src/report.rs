@@ -43,6 +43,8 @@ numbered!(
         SetAttribute = "setxattr",
         ListAttributes = "listxattr",
         RemoveAttribute = "removexattr",
+        Read = "pread",
+        Write = "pwrite",
     }
 );
 
@@ -66,6 +68,12 @@ numbered!(
         NotServed = "mount: the daemon does not serve it",
         NoMemory = "mount: no shared memory",
         Ended = "mount: the connection ended",
+        Pages = "mount: the kernel keeps pages of the file",
+        Grows = "mount: the file grows",
+        Access = "mount: how the descriptor was opened",
+        UnknownFile = "mount: a file that cannot be opened by its path",
+        OtherFile = "mount: the descriptor was closed at the same time",
+        NoSpace = "mount: no space at the moment",
     }
 );
 
@@ -137,9 +145,9 @@ mod tests {
         let path = std::env::temp_dir().join(format!("tandemfs-report-{}", std::process::id()));
         std::fs::write(&path, []).expect("made");
         open(path.as_os_str());
-        count(Call::RemoveAttribute, Way::Ended);
+        count(Call::Write, Way::NoSpace);
         open(path.as_os_str());
-        count(Call::RemoveAttribute, Way::Ended);
+        count(Call::Write, Way::NoSpace);
         let bytes = std::fs::read(&path).expect("there");
         std::fs::remove_file(&path).expect("removed");
         assert_eq!((bytes.len(), &bytes[BYTES - 8..]), (BYTES, &2_u64.to_le_bytes()[..]));

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use crate::mutant::Mutant;
 use crate::sys;
 
 /// `STATX_MNT_ID_UNIQUE`: an id that no later mount gets (Linux 6.8).
@@ -62,6 +63,10 @@ pub(crate) fn read() -> bool {
         Some(Settings { mountpoint, socket, user: number("TANDEMFS_RUN_USER")?, mount, calls_before })
     };
     let Some(settings) = found() else { return false };
+    #[cfg(feature = "mutants")]
+    if let Some(name) = variable("TANDEMFS_RUN_MUTANT") {
+        crate::mutant::select(&name.to_string_lossy());
+    }
     if let Some(path) = variable("TANDEMFS_RUN_REPORT") {
         crate::report::open(&path);
     }
@@ -88,10 +93,17 @@ impl Mount {
         (found.stx_mnt_id == self.id).then_some(found.stx_ino)
     }
 
+    /// What the kernel knows of a descriptor already, its size among it, if it is one of this mount.
+    pub(crate) fn known(&self, descriptor: std::ffi::c_int) -> Option<libc::statx> {
+        let mask = libc::STATX_INO | libc::STATX_TYPE | libc::STATX_SIZE | UNIQUE_MOUNT_ID;
+        sys::known(descriptor, c"", libc::AT_EMPTY_PATH, mask).filter(|found| found.stx_mnt_id == self.id)
+    }
+
     /// Whether a path leads to the root of the mount now, for this thread.
     pub(crate) fn is_at(&self, directory: std::ffi::c_int, path: &std::ffi::CStr) -> bool {
         sys::known(directory, path, 0, libc::STATX_INO | UNIQUE_MOUNT_ID)
             .is_some_and(|found| found.stx_mnt_id == self.id && is_root(&found))
+            || crate::mutant::on(Mutant::MountpointRemembered)
     }
 }
 

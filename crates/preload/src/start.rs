@@ -3,7 +3,9 @@
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::mutant::{Mutant, on};
 use crate::settings::Settings;
 
 /// Longer paths, with their NUL, are refused by the kernel.
@@ -75,11 +77,25 @@ pub(crate) unsafe fn of<'p>(settings: &Settings, descriptor: c_int, path: *const
         if let Some(rest) = inside(settings, path) {
             return settings.mount.is_at(libc::AT_FDCWD, &settings.mountpoint).then(|| from(libc::AT_FDCWD, None, rest));
         }
-    } else if let Some(inode) = settings.mount.inode(descriptor, c"") {
+    } else if let Some(inode) = inode_of(settings, descriptor) {
         let inode = (inode != settings.mount.root).then_some(inode);
         return Some(from(descriptor, inode, path));
     }
     through(settings, descriptor, path).map(|rest| from(libc::AT_FDCWD, None, rest))
+}
+
+/// The inode where a relative path begins; none if that is elsewhere.
+fn inode_of(settings: &Settings, descriptor: c_int) -> Option<u64> {
+    static REMEMBERED: AtomicU64 = AtomicU64::new(0);
+    let is_remembered = on(Mutant::DirectoryRemembered) && descriptor == libc::AT_FDCWD;
+    if is_remembered && REMEMBERED.load(Relaxed) != 0 {
+        return Some(REMEMBERED.load(Relaxed));
+    }
+    let inode = settings.mount.inode(descriptor, c"")?;
+    if is_remembered {
+        REMEMBERED.store(inode, Relaxed);
+    }
+    Some(inode)
 }
 
 /// What remains behind a part of the path that leads to the root of the mount. Only parts that end like the mountpoint are tried.

@@ -3,6 +3,7 @@
 mod attributes;
 mod changes;
 mod credentials;
+mod data;
 mod descriptors;
 mod extended_attributes;
 mod names;

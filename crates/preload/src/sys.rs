@@ -1,6 +1,7 @@
 //! System calls past libc, whose functions this library stands in front of, and errno.
 
 use std::ffi::{CStr, c_int};
+use std::io::Write;
 
 /// A system call. The result is as the kernel returns it: a negative errno on failure.
 ///
@@ -65,11 +66,28 @@ pub(crate) fn known(directory: c_int, path: &CStr, flags: c_int, mask: u32) -> O
 }
 
 /// readlink(2) of a file of `/proc`; none on failure and if the target does not fit.
-pub(crate) fn link_target<'b>(path: &CStr, into: &'b mut [u8]) -> Option<&'b [u8]> {
+fn link_target<'b>(path: &CStr, into: &'b mut [u8]) -> Option<&'b [u8]> {
     let arguments = [libc::AT_FDCWD as usize, path.as_ptr() as usize, into.as_mut_ptr() as usize, into.len(), 0];
     // SAFETY: the path ends with NUL, and the kernel writes into the buffer, whose length it is told.
     let result = unsafe { call(libc::SYS_readlinkat, arguments) };
     usize::try_from(result).ok().filter(|length| *length < into.len()).map(|length| &into[..length])
+}
+
+/// The path that the kernel has for a descriptor, or for the working directory (`AT_FDCWD`); none on failure and if it does not fit.
+pub(crate) fn path_of(descriptor: c_int, into: &mut [u8]) -> Option<&[u8]> {
+    let mut name = [0; 40];
+    match descriptor {
+        libc::AT_FDCWD => name[..14].copy_from_slice(b"/proc/self/cwd"),
+        _ => write!(&mut name[..], "/proc/self/fd/{descriptor}").ok()?,
+    }
+    link_target(CStr::from_bytes_until_nul(&name).ok()?, into)
+}
+
+/// The flags of an open file description; none if the number is no descriptor.
+pub(crate) fn file_flags(descriptor: c_int) -> Option<c_int> {
+    // SAFETY: a plain call.
+    let flags = unsafe { call(libc::SYS_fcntl, [descriptor as usize, libc::F_GETFL as usize, 0, 0, 0]) };
+    (flags >= 0).then_some(flags as c_int)
 }
 
 /// Closes a descriptor that nobody else owns any more.
@@ -91,6 +109,14 @@ pub(crate) struct Signals(u64);
 
 impl Signals {
     pub(crate) const ALL: Self = Self(!0);
+
+    /// Those that are blocked now.
+    pub(crate) fn of_thread() -> Self {
+        let mut blocked = 0_u64;
+        // SAFETY: the kernel fills in one set of eight bytes.
+        unsafe { call(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, 0, &raw mut blocked as usize, 8, 0]) };
+        Self(blocked)
+    }
 
     /// Blocks these alone, also those that libc keeps for itself, and returns what was blocked before.
     pub(crate) fn set(self) -> Self {

@@ -9,7 +9,7 @@ const ERRNO_MAX: u32 = 4095;
 /// In the place of an errno: the mount has to do it.
 const CROSSED: u32 = 1 << 16;
 
-/// What the path walk met that only the kernel can decide.
+/// What was met that only the kernel can decide, or that the client wants left to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Why {
@@ -25,10 +25,23 @@ pub enum Why {
     SpecialFile = 5,
     /// This mount leaves the operation to the kernel.
     NotServed = 6,
+    /// The kernel may have pages of the file, and the client asked to leave them ([`crate::Unless`]).
+    Cached = 7,
+    /// The file would grow, and the client asked to leave that to the mount.
+    Grows = 8,
 }
 
 impl Why {
-    const ALL: [Self; 6] = [Self::Absolute, Self::AboveRoot, Self::MountPoint, Self::RemovedDirectory, Self::SpecialFile, Self::NotServed];
+    const ALL: [Self; 8] = [
+        Self::Absolute,
+        Self::AboveRoot,
+        Self::MountPoint,
+        Self::RemovedDirectory,
+        Self::SpecialFile,
+        Self::NotServed,
+        Self::Cached,
+        Self::Grows,
+    ];
 }
 
 /// The kernel has to do the operation: the client makes the whole call through the mount.

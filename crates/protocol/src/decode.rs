@@ -3,7 +3,7 @@
 use tandemfs_ring::Request;
 
 use crate::encode::{TIME_NOW, TIME_OMIT, argument};
-use crate::operation::{Handle, Operation, Place, Subject, TimeToSet, Whence};
+use crate::operation::{Handle, Operation, Place, Subject, TimeToSet, Unless, Whence};
 use crate::text::Text;
 use crate::{Malformed, Number};
 
@@ -91,6 +91,13 @@ impl<'a> Decoder<'a> {
         }
     }
 
+    fn unless(&self) -> Result<Unless> {
+        match self.0.arguments[argument::UNLESS] {
+            bits @ 0..=3 => Ok(Unless { cached: bits & 1 != 0, grows: bits & 2 != 0 }),
+            _ => Err(Malformed::Field("a reason to leave a transfer to the mount that is none")),
+        }
+    }
+
     fn name(&self) -> &'a [u8] {
         self.0.names.get(1)
     }
@@ -139,8 +146,8 @@ impl<'a> Operation<'a> {
         let (handle, offset, buffer) = (from.handle()?, from.offset(), from.0.ranges[0]);
         Ok(match number {
             Number::Close => Self::Close { handle },
-            Number::Read => Self::Read { handle, offset, into: buffer },
-            Number::Write => Self::Write { handle, offset, from: buffer, flags: from.flags() },
+            Number::Read => Self::Read { handle, offset, into: buffer, unless: from.unless()? },
+            Number::Write => Self::Write { handle, offset, from: buffer, flags: from.flags(), unless: from.unless()? },
             Number::ReadDirectory => Self::ReadDirectory { handle, cookie: from.0.offset, into: buffer },
             Number::Allocate => Self::Allocate { handle, flags: from.0.flags, offset, length: from.length() },
             Number::Sync => Self::Sync { handle, data_only: Decoder::is_set(from.0.flags.into())? },

@@ -8,11 +8,11 @@
 //! | offset, length | as in the call; cookie of a listing |
 //! | first name, first range | the first path; without a path the first range is the buffer |
 //! | second name, second range | second path, target, name of an attribute; buffer or value beside a path |
-//! | arguments | 0 subject is an open file (1), 1 mode or user, 2 umask or group, 3 which of user and group (bits), device; times |
+//! | arguments | 0 subject is an open file (1), 1 mode or user, 2 umask or group, 3 which of user and group (bits), device; times; of a transfer 1 when it is left to the mount (bits: cached, grows) |
 
 use tandemfs_ring::{NameTooLong, Names, Range, Request};
 
-use crate::operation::{Handle, Operation, Place, Subject, TimeToSet, Whence};
+use crate::operation::{Handle, Operation, Place, Subject, TimeToSet, Unless, Whence};
 use crate::text::Text;
 
 /// Arguments by their index.
@@ -28,6 +28,7 @@ pub(crate) mod argument {
     pub(crate) const SECONDS: [usize; 2] = [1, 3];
     pub(crate) const NANOSECONDS: [usize; 2] = [2, 4];
     pub(crate) const CHOICE: usize = 1;
+    pub(crate) const UNLESS: usize = 1;
 }
 
 /// In the place of nanoseconds.
@@ -79,6 +80,10 @@ impl<'a> Encoder<'a> {
 
     fn argument(&mut self, index: usize, value: u64) {
         self.request.arguments[index] = value;
+    }
+
+    fn unless(&mut self, unless: Unless) {
+        self.argument(argument::UNLESS, u64::from(unless.cached) | u64::from(unless.grows) << 1);
     }
 
     fn time(&mut self, index: usize, time: TimeToSet) {
@@ -157,13 +162,15 @@ impl Operation<'_> {
     fn encode_of_file(&self, to: &mut Encoder<'_>) -> bool {
         match *self {
             Self::Close { handle } => to.file(handle),
-            Self::Read { handle, offset, into } => {
+            Self::Read { handle, offset, into, unless } => {
                 to.file(handle);
+                to.unless(unless);
                 to.request.offset = offset.cast_unsigned();
                 to.buffer(0, into);
             }
-            Self::Write { handle, offset, from, flags } => {
+            Self::Write { handle, offset, from, flags, unless } => {
                 to.file(handle);
+                to.unless(unless);
                 to.request.offset = offset.cast_unsigned();
                 to.request.flags = flags.cast_unsigned();
                 to.buffer(0, from);

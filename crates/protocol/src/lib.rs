@@ -38,12 +38,12 @@ pub use answer::{Crossed, Outcome, Why};
 pub use greeting::{GREETING_BYTES, Hello, HelloError, Reception, Refusal, Welcome};
 pub use listing::{EntryWriter, Listed, Listing};
 pub use number::Number;
-pub use operation::{Handle, Offset, Operation, Place, Subject, TimeToSet, Whence};
+pub use operation::{Handle, Offset, Operation, Place, Subject, TimeToSet, Unless, Whence};
 pub use space::{SPACE_BYTES, Space};
 pub use text::{TEXT_BYTES_MAX, Text};
 
 /// The version of the messages, together with the ring's layout.
-pub const VERSION: u32 = tandemfs_ring::VERSION << 16 | 1;
+pub const VERSION: u32 = tandemfs_ring::VERSION << 16 | 2;
 /// Most bytes that one request reads or writes; a client splits more.
 pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;
 

@@ -51,6 +51,16 @@ pub enum Subject<'a> {
 /// An offset from a program; the daemon refuses negative ones as the kernel does.
 pub type Offset = i64;
 
+/// Where bytes are left to the mount, for a client whose descriptors are the kernel's as well. The daemon then answers
+/// [`Crossed`](crate::Crossed) and has changed nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Unless {
+    /// The kernel may have pages of the file, which would have to be dropped: [`Why::Cached`](crate::Why::Cached).
+    pub cached: bool,
+    /// The file would grow: [`Why::Grows`](crate::Why::Grows).
+    pub grows: bool,
+}
+
 /// One of the times of utimensat(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeToSet {
@@ -99,6 +109,7 @@ pub enum Operation<'a> {
         handle: Handle,
         offset: Offset,
         into: Range,
+        unless: Unless,
     },
     /// With the flags of pwritev2(2). Returns the number of bytes, and in [`tandemfs_ring::Answer::further`] the offset behind them: with
     /// O_APPEND or RWF_APPEND the client does not know it.
@@ -107,6 +118,7 @@ pub enum Operation<'a> {
         offset: Offset,
         from: Range,
         flags: i32,
+        unless: Unless,
     },
     /// Returns attributes.
     Stat {

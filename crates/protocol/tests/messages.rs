@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tandemfs_protocol::{
     Crossed, EntryWriter, GREETING_BYTES, Handle, Hello, HelloError, Listed, Listing, Malformed, Number, Operation, Outcome, Place,
-    Reception, Refusal, Space, Subject, TEXT_BYTES_MAX, Text, TimeToSet, VERSION, Welcome, Whence, Why, socket,
+    Reception, Refusal, Space, Subject, TEXT_BYTES_MAX, Text, TimeToSet, Unless, VERSION, Welcome, Whence, Why, socket,
 };
 use tandemfs_ring::{Answer, Attributes, Range, Request};
 
@@ -28,8 +28,8 @@ fn operations() -> Vec<Operation<'static>> {
         Operation::Open { at: open, path: there, flags: 0o2_102, mode: 0o7777, umask: 0o777 },
         Operation::Open { at: root, path: Text::Here(b""), flags: i32::MIN, mode: u32::MAX, umask: 0 },
         Operation::Close { handle: handle(1) },
-        Operation::Read { handle: handle(9), offset: -1, into: RANGE },
-        Operation::Write { handle: handle(9), offset: i64::MAX, from: OTHER, flags: 0x30 },
+        Operation::Read { handle: handle(9), offset: -1, into: RANGE, unless: Unless { cached: true, grows: false } },
+        Operation::Write { handle: handle(9), offset: i64::MAX, from: OTHER, flags: 0x30, unless: Unless { cached: false, grows: true } },
         Operation::Stat { subject: by_path },
         Operation::Stat { subject: by_long_path },
         Operation::Stat { subject: by_handle },
@@ -115,6 +115,7 @@ fn what_no_program_sends_is_refused() {
     let owner = Operation::ChangeOwner { subject: Subject::Open(handle(1)), user: Some(1), group: Some(2) };
     let times = Operation::SetTimes { subject: Subject::Open(handle(1)), accessed: TimeToSet::Now, modified: TimeToSet::Now };
     let copy = Operation::CopyRange { from: (handle(1), 0), to: (handle(2), 0), length: 1, flags: 0 };
+    let read = Operation::Read { handle: handle(1), offset: 0, into: RANGE, unless: Unless::default() };
     for (operation, change) in [
         (Operation::Close { handle: handle(1) }, (|request| request.handle = 0) as fn(&mut Request)),
         (open, |request| request.arguments[1] = 1 << 32),
@@ -124,6 +125,7 @@ fn what_no_program_sends_is_refused() {
         (owner, |request| request.handle = 0),
         (times, |request| request.arguments[4] = 1 << 34),
         (copy, |request| request.node = 0),
+        (read, |request| request.arguments[1] = 4),
         (Operation::Sync { handle: handle(1), data_only: false }, |request| request.flags = 2),
         (Operation::Seek { handle: handle(1), offset: 0, whence: Whence::Data }, |request| request.flags = 2),
     ] {
@@ -139,13 +141,14 @@ fn answers_mean_what_the_daemon_said() {
     for outcome in [Outcome::Done(done), Outcome::value(5), Outcome::Errno(1), Outcome::Errno(4095)] {
         assert_eq!(Outcome::decode(outcome.encode()), Ok(outcome));
     }
-    for why in [Why::Absolute, Why::AboveRoot, Why::MountPoint, Why::RemovedDirectory, Why::SpecialFile, Why::NotServed] {
+    let paths = [Why::Absolute, Why::AboveRoot, Why::MountPoint, Why::RemovedDirectory, Why::SpecialFile];
+    for why in paths.into_iter().chain([Why::NotServed, Why::Cached, Why::Grows]) {
         assert_eq!(Outcome::decode(crossed(why, 1).encode()), Ok(crossed(why, 1)));
     }
     for number in [0, -1, 4096, i32::MAX] {
         assert_eq!(Outcome::decode(Outcome::Errno(number).encode()), Ok(Outcome::Errno(5)), "{number}");
     }
-    for error in [4096, 0xffff, 1 << 16, 1 << 16 | 7, 1 << 16 | 2 << 8 | 1, 1 << 17 | 1, u32::MAX] {
+    for error in [4096, 0xffff, 1 << 16, 1 << 16 | 9, 1 << 16 | 2 << 8 | 1, 1 << 17 | 1, u32::MAX] {
         assert!(Outcome::decode(Answer { error, ..Answer::default() }).is_err(), "{error:#x}");
     }
     assert_eq!(Outcome::bytes(&Answer { value: 300, ..Answer::default() }, RANGE), Ok(300));

@@ -7,8 +7,10 @@ use tandemfs_format::InodeNumber;
 use tandemfs_fs::{Result, leaves_to_others};
 
 use crate::Vfs;
+use crate::file::OpenFile;
 use crate::mutant::{Mutant, on};
 use crate::quick::owe;
+use crate::refusal::{Crossed, Refused, Why};
 
 /// A change in progress; dropping it ends it, and may wait.
 pub trait Change: Send {
@@ -35,6 +37,9 @@ pub trait Caches: Send + Sync {
     /// `WouldWait`.
     fn change(self: Arc<Self>, file: InodeNumber, bytes: Range<u64>) -> Result<Box<dyn Change>>;
 
+    /// Whether pages of a file may be kept, so that both calls above would drop some. Does not wait.
+    fn has_pages(&self, file: InodeNumber) -> bool;
+
     /// Somebody else has taken a name away: who knows a file by it gives it up soon, since a file that is known is not freed. Does not wait.
     fn name_gone(&self, directory: InodeNumber, name: &[u8]);
 }
@@ -51,6 +56,11 @@ impl Drop for Changing {
     }
 }
 
+/// For the kernel; nothing remains of a path.
+fn left(why: Why, file: &OpenFile) -> Refused {
+    Refused::Crossed(Box::new(Crossed { why, directory: file.inode(), remaining: Vec::new(), argument: 0 }))
+}
+
 impl Vfs {
     pub(crate) fn settle(&self, file: InodeNumber) -> Result<()> {
         self.caches.as_ref().map_or(Ok(()), |caches| caches.settle(file))
@@ -64,6 +74,26 @@ impl Vfs {
         {
             caches.name_gone(directory, name);
         }
+    }
+
+    /// Hands a call back whose bytes somebody else has pages of, for callers that can reach those. They may come a moment later: then they are
+    /// dropped as for any other caller.
+    ///
+    /// # Errors
+    /// [`Why::Cached`](crate::Why::Cached).
+    pub fn leaves_pages(&self, file: &OpenFile) -> std::result::Result<(), Refused> {
+        let has_pages = self.caches.as_ref().is_some_and(|caches| caches.has_pages(file.inode()));
+        if has_pages { Err(left(Why::Cached, file)) } else { Ok(()) }
+    }
+
+    /// Hands a write back that would let the file grow, for callers whose kernel has to know the size.
+    ///
+    /// # Errors
+    /// [`Why::Grows`](crate::Why::Grows), and damage.
+    pub fn leaves_growth(&self, file: &OpenFile, offset: i64, length: u64) -> std::result::Result<(), Refused> {
+        let size = self.fs.size(file.inode())?;
+        let is_inside = u64::try_from(offset).is_ok_and(|offset| offset.checked_add(length).is_some_and(|end| end <= size));
+        if is_inside { Ok(()) } else { Err(left(Why::Grows, file)) }
     }
 
     pub(crate) fn changing(&self, file: InodeNumber, bytes: Range<u64>) -> Result<Changing> {

@@ -21,7 +21,7 @@ pub struct Crossed {
     pub argument: usize,
 }
 
-/// What the path walk met.
+/// What was met: by the path walk, or in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
     /// A path, or the target of a link, that begins with a slash.
@@ -34,6 +34,10 @@ pub enum Why {
     RemovedDirectory,
     /// A device, pipe or socket that is opened.
     SpecialFile,
+    /// Somebody else keeps pages of the file, and the caller wants them left ([`crate::Vfs::leaves_pages`]).
+    Cached,
+    /// The file would grow, and the caller wants that left to the kernel ([`crate::Vfs::leaves_growth`]).
+    Grows,
 }
 
 /// Why an operation was not done.

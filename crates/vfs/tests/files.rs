@@ -57,6 +57,20 @@ fn the_flags_of_open_do_what_they_say() {
 }
 
 #[test]
+fn who_leaves_growth_and_pages_to_the_kernel_is_told_where_they_are() {
+    let vfs = empty();
+    let file = file(&vfs, &root(), b"f", 0o600);
+    vfs.write_at(&root(), &file, 0, &[1; 100], 0).expect("written");
+    for (offset, length) in [(0, 100), (99, 1), (100, 0), (0, 0)] {
+        assert!(vfs.leaves_growth(&file, offset, length).is_ok(), "{length} at {offset}");
+    }
+    for (offset, length) in [(0, 101), (100, 1), (-1, 1), (i64::MAX, 1), (1, u64::MAX)] {
+        assert_eq!(crossed(vfs.leaves_growth(&file, offset, length)).why, Why::Grows, "{length} at {offset}");
+    }
+    assert!(vfs.leaves_pages(&file).is_ok(), "nobody keeps any");
+}
+
+#[test]
 fn reads_and_writes_move_one_offset() {
     let vfs = empty();
     let opened = file(&vfs, &root(), b"f", 0o644);

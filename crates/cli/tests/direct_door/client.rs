@@ -13,7 +13,7 @@ use rustix::net::{
     SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
 };
 use tandemfs_protocol::{
-    GREETING_BYTES, Handle, Hello, Listing, Operation, Outcome, Place, Reception, Refusal, Space, Subject, Text, socket,
+    GREETING_BYTES, Handle, Hello, Listing, Operation, Outcome, Place, Reception, Refusal, Space, Subject, Text, Unless, socket,
 };
 use tandemfs_ring::{Answer, Attributes, Client, Ended, Range, Slot};
 
@@ -142,11 +142,12 @@ impl Door {
     }
 
     pub fn write(&mut self, handle: Handle, offset: i64, bytes: &[u8]) -> Result<Answer> {
-        self.call_with(bytes, 0, |from| Operation::Write { handle, offset, from, flags: 0 }).map(|(answer, _)| answer)
+        self.call_with(bytes, 0, |from| Operation::Write { handle, offset, from, flags: 0, unless: Unless::default() })
+            .map(|(answer, _)| answer)
     }
 
     pub fn read(&mut self, handle: Handle, offset: i64, length: u32) -> Result<Vec<u8>> {
-        self.call_with(&[], length, |into| Operation::Read { handle, offset, into }).map(|(_, bytes)| bytes)
+        self.call_with(&[], length, |into| Operation::Read { handle, offset, into, unless: Unless::default() }).map(|(_, bytes)| bytes)
     }
 
     /// A whole file.

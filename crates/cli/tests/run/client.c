@@ -14,7 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <grp.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <sys/sysmacros.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -435,6 +438,247 @@ static void roots(void) {
     CHECK(stat("../inner", &found) == 0 && stat("../file", &found) == -1 && errno == ENOENT && mkdir("/made", 0700) == 0);
 }
 
+/* Makes a file whose bytes are written by offset from its first write on, and returns its descriptor. */
+static int made(const char *name, size_t bytes) {
+    static char block[1 << 16];
+    for (size_t at = 0; at < sizeof block; at++) block[at] = (char)('a' + at % 23);
+    int file = open(name, O_CREAT | O_TRUNC | O_RDWR, 0644);
+    CHECK(file >= 0 && write(file, block, bytes) == (ssize_t)bytes && pwrite(file, "0123456789", 10, 0) == 10);
+    return file;
+}
+
+/* A sum over what the kernel says a file has. */
+static long sum_of(const char *name) {
+    char block[1 << 16];
+    long sum = 0, count;
+    int file = open(name, O_RDONLY);
+    CHECK(file >= 0);
+    while ((count = syscall(SYS_read, file, block, sizeof block)) > 0)
+        for (long at = 0; at < count; at++) sum = sum * 31 % 1000003 + (unsigned char)block[at];
+    CHECK(count == 0 && close(file) == 0);
+    return sum;
+}
+
+static void data(void) {
+    char buffer[200], more[200];
+    struct stat found;
+    int file = made("file", 50000);
+    int reader = open("file", O_RDONLY), writer = open("file", O_WRONLY), appender = open("file", O_WRONLY | O_APPEND), place = open("file", O_PATH);
+    int below = open(".", O_RDONLY);
+    SAY(pwrite(file, "abc", 3, 10));
+    SAY(pread(file, buffer, 10, 8));
+    SAY(memcmp(buffer, "89abcn", 6));
+    SAY(pwrite64(writer, "def", 3, 12));
+    SAY(pread64(reader, buffer, 10, 8));
+    SAY(memcmp(buffer, "89abdef", 7));
+    SAY(pwrite(reader, "x", 1, 0));
+    SAY(pread(writer, buffer, 1, 0));
+    SAY(pwrite(place, "x", 1, 0));
+    SAY(pread(place, buffer, 1, 0));
+    SAY(pwrite(-1, "x", 1, 0));
+    SAY(pwrite(below, "x", 1, 0));
+    SAY(pread(below, buffer, 1, 0));
+    SAY(pwrite(file, "x", 1, -1));
+    SAY(pread(file, buffer, 1, -1));
+    SAY(pwrite(file, "x", 0, 1));
+    SAY(pread(file, buffer, 0, 1));
+    SAY(pwrite(file, NULL, 1, 1));
+    SAY(pread(file, NULL, 1, 1));
+    SAY(pread(file, buffer, 100, 49990));
+    SAY(pread(file, buffer, 100, 50000));
+    SAY(pread(file, buffer, 100, LONG_MAX - 10));
+    SAY(pwrite(file, "x", 1, LONG_MAX));
+    SAY(lseek(file, 0, SEEK_CUR));
+    struct iovec parts[3] = {{"one", 3}, {NULL, 0}, {"three", 5}}, into[3] = {{buffer, 2}, {more, 4}, {buffer + 2, 100}};
+    SAY(pwritev(file, parts, 3, 100));
+    SAY(preadv(file, into, 3, 100));
+    SAY(memcmp(buffer, "onee", 4) | memcmp(more, "ethr", 4));
+    SAY(pwritev2(file, parts, 3, 200, 0));
+    SAY(pwritev2(file, parts, 1, 300, RWF_DSYNC));
+    SAY(preadv2(file, into, 3, 200, 0));
+    SAY(preadv2(file, into, 1, -1, 0));
+    SAY(pwritev2(file, parts, 1, -1, 0));
+    SAY(lseek(file, 0, SEEK_CUR));
+    SAY(pwritev(file, parts, -1, 0));
+    SAY(pwritev(file, NULL, 1, 0));
+    SAY(sum_of("file"));
+    /* O_APPEND, of the description and set by another descriptor of it. */
+    SAY(pwrite(appender, "end", 3, 0));
+    int twin = dup(file);
+    SAY(fcntl(twin, F_SETFL, O_APPEND));
+    SAY(pwrite(file, "app", 3, 0));
+    SAY(fcntl(twin, F_SETFL, 0));
+    SAY(pwrite(file, "!", 1, 0));
+    SAY(fstat(file, &found));
+    SAY(found.st_size);
+    SAY(sum_of("file"));
+    /* Growth, and who goes by the size that the kernel has. */
+    SAY(pwrite(file, "grown", 5, 60000));
+    int copy = open("copy", O_CREAT | O_RDWR, 0644);
+    off_t from = 0;
+    SAY(sendfile(copy, file, &from, 100000));
+    SAY(sum_of("copy"));
+    int fresh = open("fresh", O_CREAT | O_RDWR, 0644); /* of which the kernel has never had pages */
+    for (int round = 0; round < 10; round++) CHECK(pwrite(fresh, "fresh", 5, 1000 * round) == 5);
+    from = 0;
+    SAY(sendfile(copy, fresh, &from, 100000));
+    SAY(close(fresh));
+    SAY(pwrite(file, "further", 7, 70000));
+    char *map = mmap(NULL, 70007, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    CHECK(map != MAP_FAILED);
+    SAY(memcmp(map + 70000, "further", 7));
+    SAY(pwrite(file, "by offset", 9, 4090));
+    SAY(memcmp(map + 4090, "by offset", 9));
+    memcpy(map + 4095, "by a store", 10);
+    SAY(pread(file, buffer, 15, 4090));
+    SAY(memcmp(buffer, "by ofby a store", 15));
+    for (int round = 0; round < 200; round++) {
+        CHECK(pwrite(file, &round, sizeof round, 8000) == sizeof round && memcmp(map + 8000, &round, sizeof round) == 0);
+        memcpy(map + 9000, &round, sizeof round);
+        CHECK(pread(file, buffer, sizeof round, 9000) == sizeof round && memcmp(buffer, &round, sizeof round) == 0);
+    }
+    SAY(munmap(map, 70007));
+    /* libc's stdio, and read and write beside. */
+    FILE *stream = fdopen(dup(file), "r+");
+    CHECK(stream && fseek(stream, 20, SEEK_SET) == 0 && fputs("by stdio", stream) >= 0 && fflush(stream) == 0);
+    SAY(pread(file, buffer, 8, 20));
+    SAY(memcmp(buffer, "by stdio", 8));
+    SAY(pwrite(fileno(stream), "BY", 2, 20));
+    CHECK(fseek(stream, 20, SEEK_SET) == 0 && fread(buffer, 1, 8, stream) == 8);
+    SAY(memcmp(buffer, "BY stdio", 8));
+    SAY(fclose(stream));
+    SAY(lseek(file, 5, SEEK_SET));
+    for (int round = 0; round < 100; round++) {
+        CHECK(write(file, &round, sizeof round) == sizeof round && pwrite(file, "pw", 2, 5 + 4 * round) == 2);
+        CHECK(lseek(file, -4, SEEK_CUR) >= 0 && read(file, buffer, 4) == 4 && memcmp(buffer, "pw", 2) == 0);
+    }
+    SAY(lseek(file, 0, SEEK_CUR));
+    SAY(sum_of("file"));
+    /* Shorter, and longer again. */
+    SAY(ftruncate(file, 100));
+    SAY(pread(file, buffer, 50, 90));
+    SAY(pwrite(file, "z", 1, 99));
+    SAY(pwrite(file, "z", 1, 100));
+    SAY(truncate("file", 5));
+    SAY(pwrite(file, "zzzz", 4, 3));
+    SAY(ftruncate(file, 300));
+    SAY(pwrite(file, "zzzz", 4, 280));
+    SAY(sum_of("file"));
+    SAY(close(twin));
+    SAY(pwrite(file, "after", 5, 1));
+    SAY(close(file));
+    SAY(pwrite(writer, "other", 5, 6));
+    SAY(pwrite(file, "x", 1, 0));
+    SAY(sum_of("file"));
+}
+
+/* Numbers that become other files, in ways that a library in front of libc sees and in others. */
+static void numbers(void) {
+    const char *names[] = {"first", "second"};
+    int files[2];
+    for (int which = 0; which < 2; which++) files[which] = made(names[which], 1000);
+    int number = dup(files[0]), ends[2];
+    CHECK(pipe(ends) == 0);
+    char text[20];
+    for (int round = 0; round < 24; round++) {
+        for (int times = 0; times < 3; times++) CHECK(pwrite(number, "\0\0\0", 3, 3 * round) == 3);
+        int other = files[(round + 1) % 2];
+        switch (round / 2 % 6) {
+        case 0: CHECK(dup2(other, number) == number); break;
+        case 1: CHECK(close(number) == 0 && dup(other) == number); break;
+        case 2: CHECK(syscall(SYS_dup2, other, number) == number); break;
+        case 3: CHECK(syscall(SYS_close, number) == 0 && fcntl(other, F_DUPFD, number) == number); break;
+        case 4: CHECK(syscall(SYS_close_range, number, number, 0) == 0 && open(names[(round + 1) % 2], O_RDWR) == number); break;
+        case 5: { FILE *stream = fdopen(number, "r+"); CHECK(stream && fclose(stream) == 0 && dup3(other, number, O_CLOEXEC) == number); break; }
+        }
+        snprintf(text, sizeof text, "%03d", round);
+        CHECK(pwrite(number, text, 3, 3 * round) == 3 && pread(number, text + 5, 3, 3 * round) == 3 && memcmp(text, text + 5, 3) == 0);
+        CHECK(dup2(ends[1], number) == number && pwrite(number, "###", 3, 0) == -1 && errno == ESPIPE);
+        CHECK(dup2(other, number) == number);
+    }
+    SAY(sum_of("first"));
+    SAY(sum_of("second"));
+    /* A name that is gone, and one that looks like it. */
+    int gone = made("third", 1000);
+    CHECK(unlink("third") == 0);
+    int decoy = made("third (deleted)", 1000), again = made("third", 1000);
+    for (int round = 0; round < 20; round++) CHECK(pwrite(gone, "gone", 4, 10 * round) == 4);
+    CHECK(pread(gone, text, 4, 190) == 4);
+    SAY(memcmp(text, "gone", 4));
+    CHECK(close(gone) == 0);
+    gone = made("fourth", 1000);
+    CHECK(close(dup(gone)) == 0 && close(open("fourth (deleted)", O_CREAT, 0600)) == 0 && rename("third (deleted)", "fourth (deleted)") == 0);
+    CHECK(syscall(SYS_unlink, "fourth") == 0);
+    for (int round = 0; round < 20; round++) CHECK(pwrite(gone, "gone", 4, 10 * round) == 4);
+    SAY(sum_of("fourth (deleted)"));
+    SAY(sum_of("third"));
+    CHECK(close(decoy) == 0 && close(again) == 0);
+    /* A file that is renamed, and has two names. */
+    int moved = made("fifth", 1000);
+    CHECK(rename("fifth", "sixth") == 0 && link("sixth", "seventh") == 0 && unlink("sixth") == 0);
+    for (int round = 0; round < 20; round++) CHECK(pwrite(moved, "moved", 5, 10 * round) == 5);
+    SAY(sum_of("seventh"));
+}
+
+static int shared_file;
+
+static void *transfers(void *argument) {
+    char block[512], read_back[512];
+    long number = (long)argument;
+    for (int round = 0; round < 200; round++) {
+        memset(block, (int)(number * 7 + round), sizeof block);
+        CHECK(pwrite(shared_file, block, sizeof block, number * 512) == sizeof block);
+        CHECK(pread(shared_file, read_back, sizeof block, number * 512) == sizeof block && memcmp(block, read_back, sizeof block) == 0);
+    }
+    return NULL;
+}
+
+/* Of whichever thread it interrupts: each has a place of its own. */
+static void transfers_of_handler(int number) {
+    (void)number;
+    int before = errno;
+    off_t place = 40000 + syscall(SYS_gettid) % 128 * 64;
+    char block[64], read_back[64];
+    memset(block, ++taken, sizeof block);
+    if (pwrite(shared_file, block, 64, place) != 64 || pread(shared_file, read_back, 64, place) != 64 || memcmp(block, read_back, 64)) _exit(3);
+    errno = before;
+}
+
+/* Threads, children and handlers write one file. */
+static void together(void) {
+    pthread_t threads[8];
+    shared_file = made("file", 50000);
+    struct sigaction action = {.sa_handler = transfers_of_handler, .sa_flags = SA_RESTART};
+    struct itimerval timer = {{0, 900}, {0, 900}}, never = {{0, 0}, {0, 0}};
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0 && setitimer(ITIMER_REAL, &timer, NULL) == 0);
+    for (long number = 0; number < 8; number++) CHECK(pthread_create(&threads[number], NULL, transfers, (void *)number) == 0);
+    for (int round = 0; round < 10; round++) {
+        int status;
+        pid_t child = fork();
+        if (child == 0) transfers((void *)(long)(10 + round)), _exit(0);
+        CHECK(child > 0);
+        transfers((void *)30);
+        while (waitpid(child, &status, 0) != child) CHECK(errno == EINTR);
+        CHECK(status == 0);
+    }
+    for (int number = 0; number < 8; number++) pthread_join(threads[number], NULL);
+    CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0 && pwrite(shared_file, "end", 3, 40000) == 3);
+    /* What a program inherits is the kernel's. */
+    CHECK(lseek(shared_file, 40000, SEEK_SET) == 40000 && dup2(shared_file, 0) == 0);
+    CHECK(system("head -c 3") == 0);
+    CHECK(ftruncate(shared_file, 40000) == 0);
+    SAY(sum_of("file"));
+}
+
+/* Writes a file, closes it, and waits while others remove it. */
+static void gives_back(void) {
+    int file = made("file", 50000);
+    for (int round = 0; round < 20; round++) CHECK(pwrite(file, "x", 1, round) == 1);
+    CHECK(close(file) == 0);
+    printf("closed\n"), fflush(stdout);
+    CHECK(getchar() == '\n');
+}
+
 static void until_it_fails(void) {
     struct stat found;
     touch("file"), printf("ready\n"), fflush(stdout);
@@ -453,7 +697,8 @@ int main(int count, char **words) {
     CHECK(count == 3 && realpath(words[2], directory) && chdir(directory) == 0);
     const struct { const char *name; void (*run)(void); } all[] = {
         {"calls", calls}, {"structures", structures}, {"signals", signals}, {"forks", forks}, {"closes", closes},
-        {"ids", ids}, {"roots", roots}, {"until_it_fails", until_it_fails},
+        {"ids", ids}, {"roots", roots}, {"data", data}, {"numbers", numbers},
+        {"together", together}, {"gives_back", gives_back}, {"until_it_fails", until_it_fails},
     };
     for (unsigned number = 0; number < sizeof all / sizeof *all; number++)
         if (!strcmp(all[number].name, words[1])) { all[number].run(); printf("done\n"); return 0; }

@@ -120,8 +120,8 @@ impl Answers for Files {
                 Some(_) => done(0),
                 None => fails(Errno::BADF),
             },
-            Operation::Read { handle, offset, into } => self.read(handle, offset, into, ticket),
-            Operation::Write { handle, offset, from, flags } => self.write(handle, offset, &bytes(from, ticket), flags),
+            Operation::Read { handle, offset, into, .. } => self.read(handle, offset, into, ticket),
+            Operation::Write { handle, offset, from, flags, .. } => self.write(handle, offset, &bytes(from, ticket), flags),
             Operation::ReadDirectory { handle, cookie, into } => self.list(handle, cookie, into, ticket),
             Operation::Stat { subject } => self.attributes(&self.of(subject, ticket)),
             Operation::MakeDirectory { at, path, mode, umask } => {

@@ -5,11 +5,13 @@ use std::ffi::{c_int, c_long, c_uint};
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::door::{DESCRIPTORS, end, without_connection};
+use crate::files;
+use crate::mutant::{Mutant, on};
 use crate::next::interpose;
 use crate::sys;
 
 fn is_ours(descriptor: c_int) -> bool {
-    descriptor >= 0 && DESCRIPTORS.iter().any(|ours| ours.load(Relaxed) == descriptor)
+    descriptor >= 0 && !on(Mutant::OursClosed) && DESCRIPTORS.iter().any(|ours| ours.load(Relaxed) == descriptor)
 }
 
 /// Our descriptors, in order.
@@ -21,6 +23,9 @@ fn ours() -> [c_int; 2] {
 
 /// The parts of a range without ours; none if none of ours is in it.
 fn around(first: c_uint, last: c_uint) -> Option<impl Iterator<Item = (c_uint, c_uint)>> {
+    if on(Mutant::OursClosed) {
+        return None;
+    }
     let inside = ours().map(|number| c_uint::try_from(number).ok().filter(|number| (first..=last).contains(number)));
     inside.iter().flatten().next()?;
     let ends = inside.into_iter().flatten().map(Some).chain([None]);
@@ -51,10 +56,15 @@ fn no_descriptor() -> c_int {
 
 interpose! {
     fn close(descriptor: c_int) -> c_int, |next| {
-        if is_ours(descriptor) { no_descriptor() } else { next() }
+        if is_ours(descriptor) {
+            return no_descriptor();
+        }
+        files::closing(descriptor);
+        next()
     }
 
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, |next| {
+        files::closing_many();
         match around(first, last) {
             Some(parts) => close_range_around(parts, flags.cast_unsigned()),
             None => next(),
@@ -62,11 +72,29 @@ interpose! {
     }
 
     fn dup2(old: c_int, new: c_int) -> c_int, |next| {
-        if is_ours(old) { no_descriptor() } else if is_ours(new) { without_connection(next) } else { next() }
+        if is_ours(old) {
+            return no_descriptor();
+        }
+        if is_ours(new) {
+            return without_connection(next);
+        }
+        if old != new {
+            files::closing(new);
+        }
+        next()
     }
 
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int, |next| {
-        if is_ours(old) { no_descriptor() } else if is_ours(new) { without_connection(next) } else { next() }
+        if is_ours(old) {
+            return no_descriptor();
+        }
+        if is_ours(new) {
+            return without_connection(next);
+        }
+        if old != new {
+            files::closing(new);
+        }
+        next()
     }
 
     fn syscall(
@@ -109,6 +137,7 @@ interpose! {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn closefrom(first: c_int) {
     static NEXT: crate::next::Next = crate::next::Next::new("closefrom\0");
+    files::closing_many();
     match around(first.max(0).cast_unsigned(), c_uint::MAX) {
         Some(parts) => {
             close_range_around(parts, 0);

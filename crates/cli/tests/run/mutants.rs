@@ -1,0 +1,147 @@
+//! A deliberate bug for each rule of `crates/preload`, and a part of `client.c` that finds it (`docs/TESTING.md`).
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::{Scene, by_door, report, said};
+use crate::support::run;
+
+/// Longer than any part takes.
+const SECONDS: &str = "60";
+/// How long a file that nobody holds may stay.
+const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(4);
+
+/// What a part of the client says by the door of a process with a bug; the error is what is wrong with it.
+fn part_with(scene: &Scene, part: &str, bug: &str) -> Result<(), String> {
+    let (first, second) = (scene.directory(&format!("{part}-mount-{bug}")), scene.directory(&format!("{part}-door-{bug}")));
+    let mount = said(&run(Command::new(&scene.client).args([part, &first])), part);
+    let mut command = scene.under(&["--report"]);
+    let output = run(command.env("TANDEMFS_RUN_MUTANT", bug).args(["timeout", "-k", "1", SECONDS, &scene.client, part, &second]));
+    let (door, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(!errors.contains("no such bug"), "{errors}");
+    let report = report(&output);
+    let ways = |word: &str| report.iter().filter(|((_, way), _)| way.contains(word)).map(|(_, count)| count).sum::<u64>();
+    match () {
+        () if !output.status.success() => Err(format!("{}: {}", output.status, door.lines().last().unwrap_or_default())),
+        () if door != mount => {
+            let lines = mount.lines().zip(door.lines()).find(|(mount, door)| mount != door);
+            Err(format!("{:?}", lines.unwrap_or_default()))
+        }
+        () if part == "forks" && ways("another process") == 0 => Err("all processes used the connection".into()),
+        // One thread never has to wait for a slot, and a connection that nobody closes does not end.
+        () if part == "signals" && ways("as many threads") > 0 => Err("a slot was lost".into()),
+        () if part == "closes" && by_door(&report, "mkdir") != 6 => Err(format!("{report:?}")),
+        () => Ok(()),
+    }
+}
+
+/// Whether the space of a file comes back that others remove when the program has closed it.
+fn gives_back_with(scene: &Scene, bug: &str) -> Result<(), String> {
+    let directory = scene.directory(&format!("gives_back-{bug}"));
+    let mut command = scene.under(&[]);
+    command.env("TANDEMFS_RUN_MUTANT", bug).args([&scene.client, "gives_back", &directory]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("run");
+    let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    output.read_line(&mut line).expect("read");
+    assert_eq!(line, "closed\n");
+    let free = || rustix::fs::statvfs(scene.mount.root()).expect("there").f_ffree;
+    let before = free();
+    fs::remove_file(format!("{directory}/file")).expect("removed");
+    let start = Instant::now();
+    while free() <= before && start.elapsed() < GIVEN_BACK_WITHIN {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let is_back = free() > before;
+    child.stdin.take().expect("a pipe").write_all(b"\n").expect("written");
+    assert!(child.wait().expect("ended").success());
+    if is_back { Ok(()) } else { Err("the file is still there".into()) }
+}
+
+/// Whether a path is asked for anew when something was mounted at the mountpoint.
+fn covered_with(scene: &Scene, bug: &str) -> Result<(), String> {
+    let script = "cd /; touch $0/seen; test -e $0/seen || exit 3; mount -t tmpfs tmpfs $0 || exit 4; test -e $0/seen; found=$?; umount $0; rm $0/seen; exit $found";
+    let mountpoint = scene.place.mountpoint();
+    let status = run(scene.under(&[]).env("TANDEMFS_RUN_MUTANT", bug).args(["sh", "-c", script, &mountpoint])).status;
+    match status.code() {
+        Some(1) => Ok(()),
+        Some(0) => Err("what is covered is seen".into()),
+        _ => panic!("{status}"),
+    }
+}
+
+fn is_caught(bug: &str, with: impl Fn(&Scene, &str) -> Result<(), String>) {
+    let scene = Scene::new();
+    assert_eq!(with(&scene, ""), Ok(()), "without a bug");
+    match with(&scene, bug) {
+        Err(what) => println!("{bug}: {what}"),
+        Ok(()) => panic!("{bug} escaped"),
+    }
+    scene.end();
+}
+
+fn is_caught_by(bug: &str, part: &str) {
+    is_caught(bug, |scene, bug| part_with(scene, part, bug));
+}
+
+#[test]
+fn a_mountpoint_that_is_remembered_is_caught() {
+    is_caught("MountpointRemembered", covered_with);
+}
+
+#[test]
+fn a_working_directory_that_is_remembered_is_caught() {
+    is_caught_by("DirectoryRemembered", "calls");
+}
+
+#[test]
+fn ids_that_are_remembered_are_caught() {
+    is_caught_by("IdsRemembered", "ids");
+}
+
+#[test]
+fn a_connection_of_another_process_is_caught() {
+    is_caught_by("ProcessNotAsked", "forks");
+}
+
+#[test]
+fn signals_that_are_taken_inside_are_caught() {
+    is_caught_by("SignalsTaken", "signals");
+}
+
+#[test]
+fn closed_descriptors_of_the_connection_are_caught() {
+    is_caught_by("OursClosed", "closes");
+}
+
+#[test]
+fn a_number_that_is_remembered_is_caught() {
+    is_caught_by("NumberRemembered", "numbers");
+}
+
+#[test]
+fn a_file_that_is_opened_by_a_name_alone_is_caught() {
+    is_caught_by("OpenedNotCompared", "numbers");
+}
+
+#[test]
+fn access_that_is_not_asked_for_is_caught() {
+    is_caught_by("AccessNotAsked", "data");
+}
+
+#[test]
+fn appends_that_are_not_seen_are_caught() {
+    is_caught_by("AppendNotAsked", "data");
+}
+
+#[test]
+fn growth_that_the_kernel_does_not_know_is_caught() {
+    is_caught_by("GrowsByDoor", "data");
+}
+
+#[test]
+fn files_that_are_kept_behind_their_close_are_caught() {
+    is_caught("KeptBehindClose", gives_back_with);
+}

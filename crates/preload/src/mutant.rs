@@ -1,0 +1,73 @@
+//! Deliberate bugs, which show that the tests of `tandemfs run` can fail (`docs/TESTING.md`). Without the feature `mutants` every switch is
+//! `false` at compile time; no program enables it. The variable `TANDEMFS_RUN_MUTANT` has the name of the bug of a process.
+
+/// A deliberate bug and the rule of `lib.rs` that it breaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "mutants", allow(missing_docs))]
+#[repr(u8)]
+pub(crate) enum Mutant {
+    #[cfg(feature = "mutants")]
+    None,
+    /// [PRL1]: what is mounted at the mountpoint is not asked for at each call.
+    MountpointRemembered,
+    /// [PRL1]: the inode of the working directory is asked for once.
+    DirectoryRemembered,
+    /// [PRL2]: ids are those of the connection for ever.
+    IdsRemembered,
+    /// [PRL2]: any process with this memory uses the connection.
+    ProcessNotAsked,
+    /// [PRL3]: signals are taken inside.
+    SignalsTaken,
+    /// [PRL6]: a program may close descriptors of the connection.
+    OursClosed,
+    /// [PRL7]: the file of a number is asked for once.
+    NumberRemembered,
+    /// [PRL7]: what is opened by a path is not held against the descriptor.
+    OpenedNotCompared,
+    /// [PRL8]: it is not asked how a descriptor was opened.
+    AccessNotAsked,
+    /// [PRL9]: O_APPEND is not asked for.
+    AppendNotAsked,
+    /// [PRL9]: a file grows by the door.
+    GrowsByDoor,
+    /// [PRL11]: a file stays open behind its close.
+    KeptBehindClose,
+}
+
+#[cfg(feature = "mutants")]
+static SELECTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(Mutant::None as u8);
+
+/// Selects the bug of this process by its name.
+///
+/// # Panics
+/// If there is none of this name.
+#[cfg(feature = "mutants")]
+pub(crate) fn select(name: &str) {
+    use Mutant::*;
+    const ALL: [Mutant; 12] = [
+        MountpointRemembered,
+        DirectoryRemembered,
+        IdsRemembered,
+        ProcessNotAsked,
+        SignalsTaken,
+        OursClosed,
+        NumberRemembered,
+        OpenedNotCompared,
+        AccessNotAsked,
+        AppendNotAsked,
+        GrowsByDoor,
+        KeptBehindClose,
+    ];
+    let Some(mutant) = ALL.into_iter().find(|mutant| format!("{mutant:?}") == name) else { panic!("{name}: no such bug") };
+    SELECTED.store(mutant as u8, std::sync::atomic::Ordering::SeqCst);
+}
+
+#[cfg(feature = "mutants")]
+pub(crate) fn on(mutant: Mutant) -> bool {
+    SELECTED.load(std::sync::atomic::Ordering::Relaxed) == mutant as u8
+}
+
+#[cfg(not(feature = "mutants"))]
+pub(crate) const fn on(_: Mutant) -> bool {
+    false
+}
