@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use tandemfs_client::{File, Tree, Unless};
 
 use crate::door::Door;
+use crate::hints;
 use crate::inside::Inside;
 use crate::mutant::{Mutant, on};
 use crate::report::Way;
@@ -113,7 +114,7 @@ pub(crate) fn of(
     transfer: Transfer,
 ) -> Result<(Arc<File>, Unless), Way> {
     let mut gone = None;
-    let turn = door.files().turn(seen.inode, settings.calls_before, transfer, &mut gone);
+    let turn = door.files().turn((descriptor, seen.inode), settings.calls_before, transfer, &mut gone);
     drop(gone);
     let (unless, kept) = turn.ok_or(Way::Pages)?;
     let access = access(descriptor, transfer).ok_or(Way::Access)?;
@@ -147,6 +148,7 @@ fn opened(door: &Door, settings: &Settings, descriptor: c_int, inode: u64, acces
 
 /// The program closes a descriptor: its file is not held any longer ([PRL11]). Another descriptor of it opens it anew.
 pub(crate) fn closing(descriptor: c_int) {
+    hints::forget(descriptor);
     if !are_open() || on(Mutant::KeptBehindClose) {
         return;
     }
@@ -172,14 +174,20 @@ pub(crate) fn closing_many() {
 /// The kernel has pages of a file again.
 pub(crate) fn cached(door: &Door, inode: u64) {
     if let Some(known) = door.files().known.iter_mut().find(|known| known.inode == inode) {
-        known.turn.cached();
+        known.turn.ends();
     }
 }
 
 impl Files {
     /// What is to be left to the mount of a call on a file, and the file if it is open; none if the mount has to serve the call. A file whose
     /// place is taken is returned in `gone`, to be closed when nothing is locked.
-    fn turn(&mut self, inode: u64, first: u32, transfer: Transfer, gone: &mut Option<Arc<File>>) -> Option<(Unless, Option<Opened>)> {
+    fn turn(
+        &mut self,
+        (descriptor, inode): (c_int, u64),
+        first: u32,
+        transfer: Transfer,
+        gone: &mut Option<Arc<File>>,
+    ) -> Option<(Unless, Option<Opened>)> {
         let at = match (self.known.iter().position(|known| known.inode == inode), transfer) {
             (Some(at), _) => at,
             (None, Transfer::Read) => return None,
@@ -190,6 +198,10 @@ impl Files {
             Transfer::Read => known.turn.read(),
             Transfer::Write => known.turn.write(),
         };
+        if unless.is_none() {
+            let (count, most) = known.turn.passed();
+            hints::pass(descriptor, true, count, most);
+        }
         Some((unless?, known.file.clone()))
     }
 

@@ -48,6 +48,7 @@ mod call;
 mod directories;
 mod door;
 mod files;
+mod hints;
 mod inside;
 mod mutant;
 mod next;

@@ -3,68 +3,76 @@
 
 use tandemfs_client::Unless;
 
-/// A file that is written by the mount has its turn by the door after so many writes inside of it; each two reads count against one.
+/// A file that is written by the mount has its turn by the door after so many writes inside of it.
 const WRITES_BEFORE: u32 = 8;
 const WRITES_BEFORE_MAX: u32 = 4096;
-/// Most reads in a row by the door, and reads for each write in the long run.
-const READS_MAX: u32 = 64;
-const READS_PER_WRITE: u32 = 2;
+/// So many writes make up for a read by the door, which the kernel's pages would have served.
+const WRITES_PER_READ: u32 = 4;
+/// Most reads in a row by the door.
+const READS_MAX: u32 = 16;
 /// So many calls make up for pages that were dropped for them.
-const WORTHWHILE: u32 = 64;
+const WORTHWHILE: u32 = 256;
 
 /// Of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Turn {
     is_door: bool,
-    /// By the mount: what is left until the door is tried, in halves of writes.
+    /// By the mount: writes that are left until the door is tried.
     left: u32,
     /// Writes that the door is tried after, and where that begins.
     before: u32,
     least: u32,
-    /// By the door: calls so far, and reads that are granted.
+    /// By the door: calls so far, and writes that reads can draw on.
     served: u32,
-    reads: u32,
+    saved: u32,
 }
 
 impl Turn {
     /// Of a file that was not written yet. `first`: writes by the mount at the start, no more than usual; 0 for the door at each write.
     pub(crate) fn new(first: u32) -> Self {
         let least = first.min(WRITES_BEFORE);
-        Self { is_door: false, left: 2 * least, before: least, least, served: 0, reads: 0 }
+        Self { is_door: false, left: least, before: least, least, served: 0, saved: 0 }
     }
 
     /// A read; none if it is for the mount.
     pub(crate) fn read(&mut self) -> Option<Unless> {
         if !self.is_door {
-            self.left = (self.left + 1).min(2 * self.before);
+            self.left = (self.left + WRITES_PER_READ).min(self.before);
             return None;
         }
-        if self.reads == 0 {
-            self.leave();
+        if self.saved < WRITES_PER_READ {
+            self.ends();
             return None;
         }
-        self.reads -= 1;
-        self.served += 1;
+        self.saved -= WRITES_PER_READ;
+        self.served = self.served.saturating_add(1);
         Some(Unless { cached: true, grows: false })
     }
 
     /// A write inside of the file; none if it is for the mount.
     pub(crate) fn write(&mut self) -> Option<Unless> {
         if self.is_door {
-            self.reads = (self.reads + READS_PER_WRITE).min(READS_MAX);
+            self.saved = (self.saved + 1).min(READS_MAX * WRITES_PER_READ);
             self.served = self.served.saturating_add(1);
             return Some(Unless { cached: true, grows: true });
         }
-        self.left = self.left.saturating_sub(2);
+        self.left = self.left.saturating_sub(1);
         if self.left > 0 {
             return None;
         }
-        (self.is_door, self.served, self.reads) = (true, 0, READS_MAX);
+        (self.is_door, self.served, self.saved) = (true, 0, READS_MAX * WRITES_PER_READ);
         Some(Unless { cached: false, grows: true }) // the kernel's pages are dropped once
     }
 
-    /// The kernel has pages again.
-    pub(crate) fn cached(&mut self) {
+    /// By the mount: how many of the next writes need no look, which then count as made, and the most that there may be.
+    pub(crate) fn passed(&mut self) -> (u32, u32) {
+        let count = if self.is_door { 0 } else { self.left.saturating_sub(1) };
+        self.left -= count;
+        (count, self.before)
+    }
+
+    /// The kernel has pages again, or would serve reads by them.
+    pub(crate) fn ends(&mut self) {
         self.before = if self.served < WORTHWHILE { (2 * self.before).min(WRITES_BEFORE_MAX) } else { self.least };
         self.leave();
     }
@@ -76,7 +84,7 @@ impl Turn {
     }
 
     fn leave(&mut self) {
-        (self.is_door, self.left) = (false, 2 * self.before);
+        (self.is_door, self.left) = (false, self.before);
     }
 }
 
@@ -92,12 +100,24 @@ mod tests {
     fn a_file_that_is_written_comes_to_the_door_and_stays() {
         let mut turn = Turn::new(16);
         assert_eq!(writes_until_door(&mut turn), WRITES_BEFORE);
-        assert!((0..10_000).all(|_| turn.write() == Some(Unless { cached: true, grows: true }) && turn.read().is_some()));
+        let is_served =
+            |turn: &mut Turn| (0..4).all(|_| turn.write() == Some(Unless { cached: true, grows: true })) && turn.read().is_some();
+        assert!((0..10_000).all(|_| is_served(&mut turn)));
         let mut turn = Turn::new(0);
         for _ in 0..100 {
             assert_eq!(turn.write(), Some(Unless { cached: false, grows: true }), "at once, with the kernel's pages dropped");
-            turn.cached();
+            turn.ends();
         }
+    }
+
+    #[test]
+    fn writes_that_need_no_look_count() {
+        let mut turn = Turn::new(WRITES_BEFORE);
+        assert!(turn.write().is_none());
+        assert_eq!(turn.passed(), (WRITES_BEFORE - 2, WRITES_BEFORE));
+        assert!(turn.write().is_some());
+        let kept = turn.clone();
+        assert_eq!((turn.passed(), turn), ((0, WRITES_BEFORE), kept));
     }
 
     #[test]
@@ -105,10 +125,12 @@ mod tests {
         let mut turn = Turn::new(WRITES_BEFORE);
         assert!((0..100).all(|_| turn.read().is_none()));
         assert_eq!(writes_until_door(&mut turn), WRITES_BEFORE);
+        let before = turn.clone();
         assert_eq!((0..1000).take_while(|_| turn.read().is_some()).count(), READS_MAX as usize);
         assert!((0..100).all(|_| turn.read().is_none()));
+        assert_eq!(turn.before, 2 * before.before, "pages were dropped for nothing");
         // More reads than writes pay for.
-        assert!((0..1000).all(|_| turn.write().is_none() && (0..2).all(|_| turn.read().is_none())));
+        assert!((0..1000).all(|_| turn.write().is_none() && turn.read().is_none()));
     }
 
     #[test]
@@ -117,11 +139,11 @@ mod tests {
         assert_eq!(writes_until_door(&mut turn), WRITES_BEFORE);
         for doublings in 1..20 {
             assert!(turn.write().is_some());
-            turn.cached();
+            turn.ends();
             assert_eq!(writes_until_door(&mut turn), (WRITES_BEFORE << doublings).min(WRITES_BEFORE_MAX));
         }
         (0..WORTHWHILE).for_each(|_| assert!(turn.write().is_some()));
-        turn.cached();
+        turn.ends();
         assert_eq!(writes_until_door(&mut turn), WRITES_BEFORE, "it was worth it");
     }
 }

@@ -9,6 +9,7 @@ use tandemfs_client::{Errno, Error, File, Result, Unless, Why};
 use super::refused;
 use crate::call::{Kind, by_door};
 use crate::files::{self, Transfer};
+use crate::hints;
 use crate::mutant::{Mutant, on};
 use crate::next::interpose;
 use crate::report::{Call, Way, count};
@@ -17,6 +18,8 @@ use crate::settings;
 /// Most bytes of a call by the door: as much as its daemon serves without handing it on.
 const BYTES_MAX: usize = 16 << 10;
 const PARTS_MAX: usize = 64;
+/// Calls of a descriptor that is elsewhere before the kernel is asked again.
+const ELSEWHERE: u32 = 64;
 
 /// Where the bytes of a call are.
 #[derive(Clone, Copy)]
@@ -88,8 +91,17 @@ unsafe fn by_offset(transfer: Transfer, descriptor: c_int, parts: *const libc::i
     // SAFETY: the caller's parts.
     let parts = unsafe { Parts::of(parts, parts_count) }?;
     let from = u64::try_from(offset).ok()?;
-    let seen = files::described(settings, descriptor)?;
     let (call, kind) = if is_read { (Call::Read, Kind::Looks) } else { (Call::Write, Kind::Changes) };
+    if let Some(is_ours) = hints::passes(descriptor, is_read) {
+        if is_ours {
+            count(call, Way::Pages);
+        }
+        return None;
+    }
+    let Some(seen) = files::described(settings, descriptor) else {
+        hints::pass(descriptor, false, ELSEWHERE.min(settings.calls_before), ELSEWHERE);
+        return None;
+    };
     let is_inside = from.checked_add(parts.bytes as u64).is_some_and(|end| end <= seen.size);
     let is_ignored = on(Mutant::GrowsByDoor) && from < 1 << 40;
     let grows = !is_read && !is_inside && !is_ignored;
