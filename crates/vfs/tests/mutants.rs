@@ -293,6 +293,10 @@ impl tandemfs_vfs::Caches for Busy {
         Ok(Box::new(Changed(self)))
     }
 
+    fn has_pages(&self, _: InodeNumber) -> bool {
+        true
+    }
+
     fn name_gone(&self, _: InodeNumber, _: &[u8]) {}
 }
 
