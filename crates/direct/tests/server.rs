@@ -13,7 +13,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tandemfs_client::{ConnectError, Errno, Error, Mount, OpenOptions, Options, Tree};
+use tandemfs_client::{ConnectError, Errno, Error, Mount, OpenOptions, Options, Tree, Unless, Why};
 use tandemfs_crash::{Access, MemoryDevice, StuckDevice};
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_direct::mutant::{self, Mutant};
@@ -206,6 +206,31 @@ impl Caches for Busy {
     }
 
     fn name_gone(&self, _: InodeNumber, _: &[u8]) {}
+}
+
+/// What a client leaves to the mount has changed nothing.
+#[test]
+fn transfers_are_handed_back_that_a_client_leaves_to_the_mount() {
+    fn found() -> Found {
+        let scene = scene_beside(limits(), Some(Arc::new(Busy::default()) as Arc<dyn Caches>), true);
+        let mount = scene.connect();
+        let file = OpenOptions::new().read(true).write(true).create(true).open(&mount, "f").expect("made");
+        file.write_all_at(&[1; 100], 0).expect("written");
+        let (cached, grows) = (Unless { cached: true, grows: false }, Unless { cached: false, grows: true });
+        let crossed = |result: tandemfs_client::Result<usize>| match result {
+            Err(Error::Crossed(crossed)) => Some(crossed.why),
+            _ => None,
+        };
+        let mut bytes = [0; 200];
+        assert_eq!(crossed(file.write_at_unless(&[2; 10], 5, cached)), Some(Why::Cached));
+        assert_eq!(crossed(file.read_at_unless(&mut bytes, 0, cached)), Some(Why::Cached));
+        assert_eq!(crossed(file.write_at_unless(&[2; 10], 91, grows)), Some(Why::Grows));
+        assert_eq!(file.read_at_unless(&mut bytes, 0, Unless::default()), Ok(100));
+        holds(bytes[..100] == [1; 100], "a transfer that was handed back has changed the file")?;
+        assert_eq!(file.write_at_unless(&[2; 10], 90, grows), Ok(10));
+        holds(file.attributes().expect("open").size_bytes == 100, "the file has grown")
+    }
+    is_caught(Mutant::None, found);
 }
 
 #[test]
