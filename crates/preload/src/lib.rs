@@ -3,9 +3,9 @@
 //! and otherwise on to libc. Every descriptor that a program has is the kernel's own, so offsets, locks, mappings and what children inherit
 //! need nothing here.
 //!
-//! Nothing is remembered about a program's descriptors, its working directory or its root, since whatever was remembered could be
-//! overtaken by a call that this library does not see (libc's own, `syscall`, another language's). The kernel is asked instead, by calls
-//! that do not reach the daemon.
+//! Nothing that is remembered about a program's descriptors, its working directory or its root is believed, since it could be overtaken by a
+//! call that this library does not see (libc's own, `syscall`, another language's). The kernel is asked instead, by calls that do not reach
+//! the daemon. What is remembered of numbers only lets calls go by the mount sooner (`hints.rs`).
 //!
 //! [PRL1] *The kernel says where each path begins.* A call goes by the door only if statx(2) of its start (mountpoint, directory descriptor or
 //!       working directory) names the very mount of the connection at that moment (`start.rs`). A directory's handle is used only for the inode
