@@ -7,11 +7,13 @@
 //! `DeviceDescription::overlapping` says, and stores may belong to transactions (`tagged_lines.rs`).
 
 use std::collections::HashMap;
+use std::fmt;
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tandemfs_device::{
-    BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, PersistenceDomain,
-    REQUEST_BYTES, TxId,
+    BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, MappedMemory,
+    MemoryRange, PersistenceDomain, REQUEST_BYTES, TxId,
 };
 use tandemfs_format::{LINE_BYTES, Line, PAGE_LINES, SECTOR_BYTES, Sector};
 
@@ -456,8 +458,85 @@ impl Device for MemoryDevice {
         self.description.overlapping.then_some(self)
     }
 
+    fn mapping_unit(&self) -> Option<u64> {
+        (!self.description.overlapping).then_some(PAGE as u64)
+    }
+
+    /// The accesses go by calls, so they are recorded like those of the file system.
+    fn map(&self, ranges: &[MemoryRange], writable: bool) -> Result<Box<dyn MappedMemory>, DeviceError> {
+        Ok(Box::new(RecordedMap { device: self.clone(), ranges: ranges.to_vec(), writable }))
+    }
+
     fn counts(&self) -> Option<DriveCounts> {
         self.description.overlapping.then(|| DriveCounts { firmware: self.state().tagged.counts, ..DriveCounts::default() })
+    }
+}
+
+/// Mapped ranges, whose accesses are those of the device.
+#[derive(Clone)]
+struct RecordedMap {
+    device: MemoryDevice,
+    ranges: Vec<MemoryRange>,
+    writable: bool,
+}
+
+impl fmt::Debug for RecordedMap {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("RecordedMap").field("ranges", &self.ranges).finish_non_exhaustive()
+    }
+}
+
+impl RecordedMap {
+    /// Cuts an access into those of the ranges: offset in the zone, and which bytes of the access.
+    fn pieces(&self, offset: u64, length: usize) -> Result<Vec<(u64, std::ops::Range<usize>)>, DeviceError> {
+        let end = offset.checked_add(length as u64).filter(|end| *end <= MappedMemory::length(self));
+        let device = self.device.description.name.clone();
+        let Some(end) = end else {
+            return Err(DeviceError::OutOfRange { device, offset, length: length as u64, size: MappedMemory::length(self) });
+        };
+        let (mut pieces, mut at) = (Vec::new(), 0);
+        for range in &self.ranges {
+            let (from, to) = (offset.max(at), end.min(at + range.length));
+            if from < to {
+                pieces.push((range.offset + (from - at), (from - offset) as usize..(to - offset) as usize));
+            }
+            at += range.length;
+        }
+        Ok(pieces)
+    }
+}
+
+impl MappedMemory for RecordedMap {
+    fn length(&self) -> u64 {
+        self.ranges.iter().map(|range| range.length).sum()
+    }
+
+    fn copy_out(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.pieces(offset, into.len())?.into_iter().try_for_each(|(at, bytes)| BytePath::load(&self.device, at, &mut into[bytes]))
+    }
+
+    fn copy_in(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
+        assert!(self.writable, "a store to a map for loads");
+        self.pieces(offset, from.len())?.into_iter().try_for_each(|(at, bytes)| BytePath::store(&self.device, at, &from[bytes]))
+    }
+
+    fn store_word(&self, offset: u64, word: u64) -> Result<(), DeviceError> {
+        assert!(offset.is_multiple_of(8), "a word at byte {offset}");
+        self.copy_in(offset, &word.to_le_bytes())
+    }
+
+    fn flush(&self, offset: u64, length: u64) -> Result<(), DeviceError> {
+        let length = length.min(MappedMemory::length(self).saturating_sub(offset));
+        self.pieces(offset, length as usize)?.into_iter().for_each(|(at, bytes)| BytePath::flush(&self.device, at, bytes.len() as u64));
+        Ok(())
+    }
+
+    fn fence(&self) {
+        BytePath::fence(&self.device);
+    }
+
+    fn address(&self) -> Option<NonNull<u8>> {
+        None
     }
 }
 

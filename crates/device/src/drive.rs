@@ -9,8 +9,8 @@ use tandemfs_format::{LINE_BYTES, LineAddress, PAGE_BYTES, PAGE_LINES, SECTOR_BY
 
 use crate::flush_group::FlushGroup;
 use crate::{
-    BlockRequest, Counters, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, PersistenceDomain, Structure,
-    TxId, VirtualTime,
+    BlockRequest, Counters, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, MappedMemory, MemoryRange,
+    PersistenceDomain, Structure, TxId, VirtualTime,
 };
 
 /// Pages of zeros written by one request, if a discard does not leave zeros: 256 KiB.
@@ -263,6 +263,21 @@ impl Drive {
             in_flight = in_flight.and(self.flush_lines(self.store(structure, first.nth(page * PAGE_LINES), &[0; PAGE_BYTES])?));
         }
         Ok(self.fence(in_flight))
+    }
+
+    /// The granule of mapped ranges of the memory zone; `None`: none can be mapped. See [`Device::mapping_unit`].
+    pub fn mapping_unit(&self) -> Option<u64> {
+        self.device.mapping_unit()
+    }
+
+    /// Maps ranges of the memory zone. See [`Device::map`].
+    pub fn map(&self, ranges: &[MemoryRange], writable: bool) -> Result<Box<dyn MappedMemory>, DeviceError> {
+        self.device.map(ranges, writable)
+    }
+
+    /// Lines that somebody may have stored through mapped ranges: they are to be flushed as if this drive had stored them.
+    pub fn mapped_lines(&self, address: LineAddress, bytes: u64) -> Lines<Dirty> {
+        Lines { offset: address.offset_bytes(), length: bytes, state: PhantomData }
     }
 
     /// Starts writing stored lines back to the persistence domain ([DV3]).

@@ -47,6 +47,14 @@ pub enum DeviceError {
         /// What is wrong.
         reason: String,
     },
+    /// Ranges of the memory zone cannot be mapped.
+    #[error("{device}: its memory cannot be mapped: {reason}")]
+    Map {
+        /// The device's name.
+        device: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// The device cannot be opened.
     #[error("{path}: {reason}")]
     Open {

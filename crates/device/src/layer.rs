@@ -1,8 +1,8 @@
 use tandemfs_format::Sector;
 
 use crate::{
-    BlockPath, BlockRequest, BytePath, CacheCommands, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, TxId,
-    VirtualTime,
+    BlockPath, BlockRequest, BytePath, CacheCommands, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware,
+    MappedMemory, MemoryRange, TxId, VirtualTime,
 };
 
 /// A wrapper around a device that observes or changes some calls: a monitor, a fault injector, a power cut. An implementation names
@@ -104,6 +104,14 @@ impl<L: Layer> Device for L {
 
     fn counts(&self) -> Option<DriveCounts> {
         self.below().counts()
+    }
+
+    fn mapping_unit(&self) -> Option<u64> {
+        self.below().mapping_unit()
+    }
+
+    fn map(&self, ranges: &[MemoryRange], writable: bool) -> Result<Box<dyn MappedMemory>, DeviceError> {
+        self.below().map(ranges, writable)
     }
 
     fn virtual_time(&self) -> Option<&dyn VirtualTime> {

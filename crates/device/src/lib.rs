@@ -47,6 +47,7 @@ mod firmware;
 mod flush_group;
 mod layer;
 mod mapping;
+mod ranges;
 #[doc(hidden)]
 pub mod sync;
 
@@ -61,6 +62,7 @@ pub use error::DeviceError;
 pub use firmware::{CacheCommands, DriveCounts, DriveRecovery, Firmware, FirmwareCounts, FlashCounts, TxId};
 pub use layer::Layer;
 pub use mapping::{Mapping, MappingOptions};
+pub use ranges::{MappedMemory, MemoryRange};
 
 /// A hybrid SSD, or a pair of devices that serve as one.
 pub trait Device: Send + Sync {
@@ -81,6 +83,19 @@ pub trait Device: Send + Sync {
     /// The drive's own counters, if it keeps any.
     fn counts(&self) -> Option<DriveCounts> {
         None
+    }
+    /// The granule of mapped ranges of the memory zone, in bytes: a page, or 2 MiB or more on a devdax. `None`: no range can be mapped,
+    /// because loads and stores mean more to this device than memory.
+    fn mapping_unit(&self) -> Option<u64> {
+        None
+    }
+    /// Maps ranges of the memory zone one behind the other. What is stored there passes by this device: it is neither counted nor timed.
+    ///
+    /// # Errors
+    /// [`DeviceError::Map`] where no range, or not these, can be mapped; [`DeviceError::OutOfRange`].
+    fn map(&self, _ranges: &[MemoryRange], _writable: bool) -> Result<Box<dyn MappedMemory>, DeviceError> {
+        let reason = "its loads and stores mean more than those of memory".to_owned();
+        Err(DeviceError::Map { device: self.description().name.clone(), reason })
     }
     /// The clocks of a drive in virtual time.
     fn virtual_time(&self) -> Option<&dyn VirtualTime> {

@@ -11,7 +11,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use tandemfs_format::LINE_BYTES;
 
 use crate::copy::{self, Fault};
-use crate::{DeviceError, PersistenceDomain};
+use crate::ranges::{MappedRanges, RangeOptions};
+use crate::{DeviceError, MappedMemory, MemoryRange, PersistenceDomain};
 
 /// No flush has failed so far.
 const NOWHERE: u64 = u64::MAX;
@@ -35,6 +36,8 @@ pub struct MappingOptions {
 pub struct Mapping {
     name: String,
     start: NonNull<u8>,
+    /// Where it begins in the file.
+    file_offset: u64,
     length: u64,
     read_only: bool,
     synchronous: bool,
@@ -71,11 +74,26 @@ impl Mapping {
         Ok(Self {
             name: name.to_owned(),
             start,
+            file_offset: options.offset,
             length: options.length,
             read_only: options.read_only,
             synchronous: synchronous_start.is_some(),
             flush_failed_at: AtomicU64::new(NOWHERE),
         })
+    }
+
+    /// Maps ranges of it once more, one behind the other, from the file that it was made of. `unit` is the granule of that file's mappings.
+    ///
+    /// # Errors
+    /// [`DeviceError::Map`], [`DeviceError::OutOfRange`]; [`DeviceError::Block`] with EROFS to store to a mapping for loads only.
+    pub fn map_ranges(&self, file: &File, unit: u64, ranges: &[MemoryRange], writable: bool) -> Result<Box<dyn MappedMemory>, DeviceError> {
+        if writable && self.read_only {
+            let (source, length) = (io::Error::from_raw_os_error(libc::EROFS), 0);
+            return Err(DeviceError::Block { device: self.name.clone(), operation: "store", offset: 0, length, source });
+        }
+        let options =
+            RangeOptions { name: &self.name, zone: (self.file_offset, self.length), unit, writable, synchronous: self.synchronous };
+        Ok(Box::new(MappedRanges::new(file, options, ranges)?))
     }
 
     /// The device's name in errors.

@@ -6,8 +6,10 @@
 use std::io;
 use std::path::Path;
 
-use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, Mapping, VirtualTime};
-use tandemfs_format::Sector;
+use tandemfs_device::{
+    BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, MappedMemory, Mapping, MemoryRange, VirtualTime,
+};
+use tandemfs_format::{PAGE_BYTES, Sector};
 
 use crate::batch;
 use crate::block_region::BlockRegion;
@@ -66,6 +68,14 @@ impl Device for ImageDevice {
 
     fn description(&self) -> &DeviceDescription {
         &self.description
+    }
+
+    fn mapping_unit(&self) -> Option<u64> {
+        Some(PAGE_BYTES as u64)
+    }
+
+    fn map(&self, ranges: &[MemoryRange], writable: bool) -> Result<Box<dyn MappedMemory>, DeviceError> {
+        self.memory.map_ranges(&self.blocks.file, PAGE_BYTES as u64, ranges, writable)
     }
 
     fn virtual_time(&self) -> Option<&dyn VirtualTime> {

@@ -61,6 +61,7 @@ fn device_errno(error: &DeviceError) -> Errno {
         DeviceError::Open { .. } => Errno::NODEV,
         DeviceError::Busy { .. } => Errno::BUSY,
         DeviceError::Firmware { .. } => Errno::IO,
+        DeviceError::Map { .. } => Errno::NODEV, // what mmap says of a file that cannot be mapped
     }
 }
 

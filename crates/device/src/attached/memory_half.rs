@@ -7,18 +7,20 @@ use std::path::Path;
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
-use tandemfs_format::UNIT_BYTES;
 use tandemfs_format::size::size;
+use tandemfs_format::{PAGE_BYTES, UNIT_BYTES};
 
 use super::{Access, Opened, open_half, sysfs};
-use crate::{DeviceError, Mapping, MappingOptions, PersistenceDomain};
+use crate::{DeviceError, MappedMemory, Mapping, MappingOptions, MemoryRange, PersistenceDomain};
 
 #[derive(Debug)]
 pub(crate) struct MemoryHalf {
     mapping: Mapping,
     domain: PersistenceDomain,
+    /// Granule of its mappings, in bytes.
+    unit: u64,
     /// Holds the lock.
-    _file: File,
+    file: File,
 }
 
 /// What the path names.
@@ -28,6 +30,8 @@ struct Found {
     vouched: Option<PersistenceDomain>,
     /// Whether every mapping reaches the memory (devdax); other files need MAP_SYNC.
     direct: bool,
+    /// Granule of its mappings, in bytes.
+    unit: u64,
 }
 
 impl MemoryHalf {
@@ -51,7 +55,7 @@ impl MemoryHalf {
             Some(vouched) if found.direct || mapping.is_synchronous() => Mapping::reachable_domain(vouched),
             _ => PersistenceDomain::Process,
         };
-        Ok(Self { mapping, domain, _file: file })
+        Ok(Self { mapping, domain, unit: found.unit, file })
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -64,6 +68,14 @@ impl MemoryHalf {
 
     pub(crate) fn mapping(&self) -> &Mapping {
         &self.mapping
+    }
+
+    pub(crate) fn unit(&self) -> u64 {
+        self.unit
+    }
+
+    pub(crate) fn map(&self, ranges: &[MemoryRange], writable: bool) -> Result<Box<dyn MappedMemory>, DeviceError> {
+        self.mapping.map_ranges(&self.file, self.unit, ranges, writable)
     }
 }
 
@@ -84,18 +96,19 @@ fn look(file: &File, metadata: &std::fs::Metadata) -> Result<Found, String> {
     if kind.is_char_device() {
         let directory = sysfs::device_directory("char", metadata.rdev()).ok_or("is not in /sys/dev/char; is it a devdax?")?;
         let bytes = sysfs::dax_bytes(&directory).ok_or("is no devdax; a memory half is a /dev/dax device, a file or a block device")?;
-        return Ok(Found { bytes, vouched: sysfs::persistence_domain(&directory), direct: true });
+        let unit = sysfs::dax_align(&directory).unwrap_or(UNIT_BYTES);
+        return Ok(Found { bytes, vouched: sysfs::persistence_domain(&directory), direct: true, unit });
     }
     if kind.is_block_device() {
         let mut file = file;
         let bytes = file.seek(SeekFrom::End(0)).map_err(|error| error.to_string())?;
         // A mapping of a block device is its page cache, also on persistent memory.
-        return Ok(Found { bytes, vouched: None, direct: false });
+        return Ok(Found { bytes, vouched: None, direct: false, unit: PAGE_BYTES as u64 });
     }
     if kind.is_file() {
         let directory = sysfs::device_directory("block", metadata.dev());
         let vouched = directory.and_then(|directory| sysfs::persistence_domain(&directory));
-        return Ok(Found { bytes: metadata.len(), vouched, direct: false });
+        return Ok(Found { bytes: metadata.len(), vouched, direct: false, unit: PAGE_BYTES as u64 });
     }
     Err("is no device and no file".into())
 }

@@ -24,7 +24,9 @@ use memory_half::MemoryHalf;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
-use crate::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, PersistenceDomain, REQUEST_BYTES};
+use crate::{
+    BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, MappedMemory, MemoryRange, PersistenceDomain, REQUEST_BYTES,
+};
 use tandemfs_format::SECTOR_BYTES;
 
 /// In `adr`, stores of at least this many bytes bypass the CPU's caches, from which they would have to be flushed: a page of data is
@@ -197,6 +199,14 @@ impl Device for PairDevice {
     fn description(&self) -> &DeviceDescription {
         &self.description
     }
+
+    fn mapping_unit(&self) -> Option<u64> {
+        Some(self.memory.unit())
+    }
+
+    fn map(&self, ranges: &[MemoryRange], writable: bool) -> Result<Box<dyn MappedMemory>, DeviceError> {
+        self.memory.map(ranges, writable)
+    }
 }
 
 impl BytePath for PairDevice {
@@ -289,6 +299,30 @@ mod tests {
         let mut sector = vec![0; SECTOR_BYTES];
         let mut beyond = [BlockRequest::Read { sector: Sector::new(2048), buffer: &mut sector }];
         assert!(matches!(device.transfer(&mut beyond, &mut || {}), Err(DeviceError::OutOfRange { .. })));
+    }
+
+    #[test]
+    fn ranges_of_the_memory_half_are_mapped_beside_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (memory, block) = pair(folder.path());
+        let device = PairDevice::open(&memory, &block, &PairOptions::default()).expect("opens");
+        assert_eq!(device.mapping_unit(), Some(4096));
+        let range = |page: u64| MemoryRange { offset: page * 4096, length: 4096 };
+        let map = device.map(&[range(700), range(3)], true).expect("mapped");
+        device.store(700 * 4096 + 10, b"by call").expect("stored");
+        map.copy_in(4096, b"by address").expect("stored");
+        let (mut by_call, mut by_address) = ([0; 10], [0; 7]);
+        device.load(3 * 4096, &mut by_call).expect("loaded");
+        map.copy_out(10, &mut by_address).expect("loaded");
+        assert_eq!((&by_call, &by_address), (b"by address", b"by call"));
+        drop(device);
+        map.copy_out(4096, &mut by_call).expect("a map outlives the device's own");
+        assert!(matches!(PairDevice::open(&memory, &block, &PairOptions::default()), Err(DeviceError::Busy { .. })), "it is in use");
+        drop(map);
+        let reading = PairDevice::open(&memory, &block, &PairOptions { read_only: true, ..PairOptions::default() }).expect("opens");
+        assert!(matches!(reading.map(&[range(3)], true), Err(DeviceError::Block { operation: "store", .. })));
+        reading.map(&[range(3)], false).expect("mapped").copy_out(0, &mut by_call).expect("loaded");
+        assert_eq!(&by_call, b"by address");
     }
 
     #[test]

@@ -28,6 +28,11 @@ pub(super) fn dax_bytes(directory: &Path) -> Option<u64> {
     read(directory, "size")?.parse().ok()
 }
 
+/// Granule of a devdax's mappings in bytes.
+pub(super) fn dax_align(directory: &Path) -> Option<u64> {
+    read(directory, "align")?.parse().ok().filter(|bytes: &u64| bytes.is_power_of_two())
+}
+
 /// Domain that the platform provides for the persistent memory below a device; none if there is no persistent memory below it.
 ///
 /// A devdax can be volatile memory (CXL memory without persistence, memory reserved at boot). Only a region of persistent memory
