@@ -222,7 +222,9 @@ impl Checker<'_> {
             verdict = Verdict::Drop;
         }
         if claimed == Claimed::Shared {
-            (whole, verdict) = (false, if extent.unwritten || verdict == Verdict::Drop { Verdict::Drop } else { Verdict::Clone });
+            // A copy goes to sectors, which are never open, and nothing says what its checksums would be.
+            let has_no_copy = extent.unwritten || matches!(extent.checksum, BlockChecksum::Open(_));
+            (whole, verdict) = (false, if has_no_copy || verdict == Verdict::Drop { Verdict::Drop } else { Verdict::Clone });
         }
         if !self.may_be(extent) {
             self.find(Finding::ChecksumKindWrong { inode, block });
@@ -232,6 +234,15 @@ impl Checker<'_> {
         }
         let checksums = match extent.checksum {
             BlockChecksum::None => Vec::new(),
+            // What its checksums will need is its own; nothing is verified meanwhile.
+            BlockChecksum::Open(vector) => {
+                self.counts.open_pages += u64::from(count);
+                let lines = geometry.vector_lines().next_power_of_two();
+                if vector.is_some_and(|vector| !self.claim(inode, block, Target::Vector, vector, lines)) {
+                    return (false, Verdict::Drop);
+                }
+                Vec::new()
+            }
             BlockChecksum::Inline(checksum) => vec![checksum],
             BlockChecksum::Vector(vector) => {
                 let lines = geometry.vector_lines();
@@ -296,6 +307,7 @@ impl Checker<'_> {
             (kind, checksum) if extent.unwritten => {
                 matches!(checksum, BlockChecksum::Vector(_)) == (kind == ChecksumKind::Crc32c && extent.count > 1)
             }
+            (ChecksumKind::Crc32c, BlockChecksum::Open(_)) => superblock.has_memory_homes(),
             (ChecksumKind::Crc32c, BlockChecksum::None) => superblock.incompat & incompat::UNCHECKED_DATA != 0,
             (ChecksumKind::None, checksum) => checksum == BlockChecksum::None,
             _ => true,

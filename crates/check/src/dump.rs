@@ -202,8 +202,9 @@ impl<'d> Dump<'d> {
                 Step::Run(found) => {
                     let checksums = found.run.vector.map_or("no checksums".to_owned(), |line| format!("checksums from line {line}"));
                     let wrong = if found.is_possible { "" } else { ", misplaced" };
+                    let open = if found.run.open { ", open" } else { "" };
                     let (first, blocks) = (found.run.first, found.run.blocks);
-                    writeln!(out, "block {}: run of {blocks} blocks, pages from line {first}, {checksums}{wrong}", found.first)?;
+                    writeln!(out, "block {}: run of {blocks} blocks, pages from line {first}, {checksums}{open}{wrong}", found.first)?;
                     walk.leave_run();
                 }
                 Step::Block { block, record, .. } => self.block(number, inode, block, record, out)?,
@@ -239,6 +240,8 @@ impl<'d> Dump<'d> {
                         BlockChecksum::None => "no checksum".to_owned(),
                         BlockChecksum::Inline(checksum) => format!("checksum {checksum:#010x}"),
                         BlockChecksum::Vector(line) => format!("checksums at line {line}"),
+                        BlockChecksum::Open(None) => "open".to_owned(),
+                        BlockChecksum::Open(Some(line)) => format!("open, line {line} for its checksums"),
                     };
                     let unwritten = if extent.unwritten { ", unwritten" } else { "" };
                     let (what, first) = match extent.at {

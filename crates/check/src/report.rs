@@ -28,6 +28,9 @@ pub struct Counts {
     pub sectors: u64,
     /// Pages of the memory zone that hold blocks.
     pub pages: u64,
+    /// Pages among them that are open: a mapping may change them, or might when a crash came, and they have no checksums meanwhile. A
+    /// mount closes them.
+    pub open_pages: u64,
     /// Runs of blocks.
     pub runs: u64,
     /// Data logs.

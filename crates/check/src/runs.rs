@@ -95,7 +95,7 @@ impl FoundRun {
 fn inline_checksums(image: &Image<'_>, run: &Run, shape: RunShape) -> Option<Vec<u32>> {
     let mut checksums = Vec::new();
     for block in 0..u64::from(run.blocks) {
-        let Some(address) = run.inline_line(shape, block) else { break };
+        let Some(address) = run.inline_line(shape, block).filter(|_| !run.open) else { break };
         checksums.push(vector_checksum(&image.line(Structure::Mapping, address).ok()?, block));
     }
     Some(checksums)

@@ -247,7 +247,7 @@ plants! {
     } => [MappingDamaged { inode: TREE, line: TREE_PAGE, damage: Damage::Field { field: "sector", found: 0 } }];
     run_that_is_too_long(image: crashed) {
         image.edit_superblock(|superblock| superblock.incompat |= incompat::MEMORY_HOME);
-        let run = Run { first: LineAddress::new(6 * UNIT_LINES), blocks: 33, vector: Some(LineAddress::new(LEAVES + 32)) };
+        let run = Run { first: LineAddress::new(6 * UNIT_LINES), blocks: 33, vector: Some(LineAddress::new(LEAVES + 32)), open: false };
         image.put_record(TREE, TREE_PAGE, 100, Record::Run(run));
     } => [RunMisplaced { inode: TREE, block: 100, count: 33 }];
     record_within_a_run(image: crashed) {
@@ -257,7 +257,7 @@ plants! {
         for sector in 0..16 {
             image.memory[(LEAVES as usize + 32) * LINE_BYTES + sector * 4..][..4].copy_from_slice(&zero);
         }
-        let run = Run { first: LineAddress::new(6 * UNIT_LINES), blocks: 2, vector: Some(LineAddress::new(LEAVES + 32)) };
+        let run = Run { first: LineAddress::new(6 * UNIT_LINES), blocks: 2, vector: Some(LineAddress::new(LEAVES + 32)), open: false };
         image.put_record(TREE, TREE_PAGE, 1, Record::Run(run));
     } => [RunOverlapped { inode: TREE, block: 1, overlapped: 2 }];
     leaf_line(image: crashed) { image.damage(FILE_LEAF); } => [MappingDamaged { inode: FILE, line: FILE_LEAF, damage: CHECKSUM }];

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use support::restored::restored;
 use support::*;
 use tandemfs_check::Finding::{self, *};
-use tandemfs_check::{Dump, RestoreOptions, Target, check};
+use tandemfs_check::{Damage, Dump, RestoreOptions, Target, check};
 use tandemfs_device::{Drive, PersistenceDomain, Structure};
 use tandemfs_format::allocation_map::{PIECE_BYTES, PieceKind, encode};
 use tandemfs_format::inode::{file_type, flags};
-use tandemfs_format::mapping::{BlockChecksum, Extent, Record, SlotClass};
+use tandemfs_format::mapping::{BlockChecksum, Extent, Record, RecordBytes, SlotClass};
 use tandemfs_format::run::Run;
 use tandemfs_format::superblock::{incompat, ro_compat};
 use tandemfs_format::{DataAddress, InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYTES, UNIT_LINES};
@@ -208,7 +208,8 @@ fn runs() -> Image {
 
 /// Plants the record of the run at a block, changed.
 fn put_run(image: &mut Image, block: u64, change: impl FnOnce(&mut Run)) {
-    let mut run = Run { first: LineAddress::new(RUN_PAGES), blocks: RUN_BLOCKS as u32, vector: Some(LineAddress::new(RUN_LINES)) };
+    let mut run =
+        Run { first: LineAddress::new(RUN_PAGES), blocks: RUN_BLOCKS as u32, vector: Some(LineAddress::new(RUN_LINES)), open: false };
     change(&mut run);
     image.put_record(TREE, TREE_PAGE, block, Record::Run(run));
 }
@@ -270,6 +271,64 @@ fn each_way_in_which_a_run_can_be_wrong_is_found_and_repaired() {
         if !lost.is_empty() {
             assert_eq!(found_lost, lost, "{what}");
         }
+    }
+}
+
+/// Makes block 2 of [`TREE`] open pages, and blocks 100 to 102 an open run.
+fn open(image: &mut Image) {
+    let Record::Block { extent: Some(extent), .. } = image.record(TREE_PAGE, 2) else { panic!("a block") };
+    let checksum = BlockChecksum::Open(None);
+    image.put_record(TREE, TREE_PAGE, 2, Record::Block { extent: Some(Extent { checksum, ..extent }), leaf: None });
+    put_run(image, RUN_BLOCK, |run| run.open = true);
+}
+
+#[test]
+fn open_pages_are_counted_and_dumped_and_not_verified() {
+    let mut image = runs();
+    open(&mut image);
+    for line in [PAGES, RUN_PAGES, RUN_PAGES + 40 * 64, RUN_LINES] {
+        image.memory[line as usize * LINE_BYTES + 20] ^= 0x5a;
+    }
+    assert_eq!(image.findings(), []);
+    assert_eq!(report(&image.device(), false).counts.open_pages, 1 + RUN_BLOCKS * 16);
+    let mut text = Vec::new();
+    Dump::open(&Drive::new(image.device())).expect("opens").inode(TREE, &mut text).expect("dumps");
+    let text = String::from_utf8(text).expect("text");
+    assert!(text.contains("block 2: 1 pages from line") && text.contains(", open\n"), "{text}");
+    assert!(text.contains("block 100: run of 3 blocks") && text.contains(", open\n"), "{text}");
+    let (restored, tree) = restored(image.device(), &RestoreOptions::default());
+    assert_eq!(restored.damaged, []);
+    assert_eq!(tree["/tree"].content.len() as u64, (RUN_BLOCK + RUN_BLOCKS) * BLOCK);
+}
+
+#[test]
+fn each_way_in_which_open_pages_can_be_wrong_is_found_and_repaired() {
+    type Case = (&'static str, fn(&mut Image), Finding);
+    let damage = Damage::Field { field: "flags", found: 1 };
+    #[rustfmt::skip]
+    let cases: [Case; 4] = [
+        ("sectors", |image| {
+            let mut bytes = image.record(TREE_PAGE, 0).encode().to_bytes();
+            bytes[18] = 1;
+            image.put_record_bytes(TREE, TREE_PAGE, 0, RecordBytes::from_bytes(bytes));
+        }, MappingDamaged { inode: TREE, line: TREE_PAGE, damage }),
+        ("pages of another block", |image| {
+            put_run(image, RUN_BLOCK, |run| (run.first, run.open) = (LineAddress::new(PAGES), true));
+        }, LinesShared { inode: TREE, block: 100, target: Target::Pages, line: PAGES }),
+        ("the checksum lines of another block", |image| {
+            put_run(image, RUN_BLOCK, |run| (run.vector, run.open) = (Some(LineAddress::new(TREE_VECTOR)), true));
+        }, LinesShared { inode: TREE, block: 100, target: Target::Vector, line: TREE_VECTOR }),
+        ("without the feature", |image| image.edit_superblock(|superblock| superblock.incompat = 0),
+            RecordKind { inode: TREE, block: 2, line: TREE_PAGE }),
+    ];
+    for (what, plant, finding) in cases {
+        let mut image = runs();
+        open(&mut image);
+        plant(&mut image);
+        assert!(image.findings().contains(&finding), "{what}: {:?}", image.findings());
+        let (mended, _, left) = repaired(&image);
+        assert!(mended.contains(&finding), "{what}: {mended:?}");
+        assert_eq!(left, [], "{what}");
     }
 }
 

@@ -190,6 +190,12 @@ fn text(report: &Report, options: &CheckOptions) -> String {
         output::count(counts.directories, "directory", "directories"),
         output::count(counts.names, "name", "names"),
     ));
+    if counts.open_pages > 0 {
+        line(format!(
+            "{} without checksums: a mapping may have changed them when a crash came; the next mount gives them some",
+            output::count(counts.open_pages, "page", "pages")
+        ));
+    }
     if counts.journal_records > 0 {
         line(format!(
             "not unmounted cleanly: the next mount replays {}",

@@ -50,8 +50,10 @@ persistent! {
         checksum: [u8; 5] = 10,
         /// Zone of the extent: 0 block zone, 1 memory zone.
         zone: u8 = 15,
+        /// Bit 0: the extent is open, its checksums mean nothing. Others zero.
+        flags: u8 = 16,
         /// Zero.
-        zero: [u8; 2] = 16,
+        zero: u8 = 17,
     }
 }
 
@@ -125,6 +127,7 @@ const STATE_POINTER: u16 = 6;
 const STATE_LOST: u16 = 7;
 const ZONE_BLOCK: u8 = 0;
 const ZONE_MEMORY: u8 = 1;
+const FLAG_OPEN: u8 = 1 << 0;
 const TAG_UNCHECKED: u16 = 1 << 14;
 const TAG_SHARED: u16 = 1 << 15;
 
@@ -241,6 +244,20 @@ pub enum BlockChecksum {
     Inline(u32),
     /// The lines of a vector.
     Vector(LineAddress),
+    /// Not now: its pages may be changed through a mapping, or were when a crash came. With the vector that it will need again, whose
+    /// contents have no meaning; one page needs none.
+    Open(Option<LineAddress>),
+}
+
+impl BlockChecksum {
+    /// The lines of the vector that belong to it, whether they have a meaning or not.
+    pub fn vector(&self) -> Option<LineAddress> {
+        match *self {
+            Self::Vector(vector) => Some(vector),
+            Self::Open(vector) => vector,
+            Self::None | Self::Inline(_) => None,
+        }
+    }
 }
 
 /// Sectors of the block zone, or pages of the memory zone, that hold a block from its start.
@@ -333,6 +350,10 @@ impl Record {
                         BlockChecksum::None => tag |= TAG_UNCHECKED,
                         BlockChecksum::Inline(crc) => body.checksum[..4].copy_from_slice(&crc.to_le_bytes()),
                         BlockChecksum::Vector(line) => body.checksum.copy_from_slice(U40::new(line.number()).as_bytes()),
+                        BlockChecksum::Open(vector) => {
+                            body.checksum.copy_from_slice(U40::new(vector.map_or(0, LineAddress::number)).as_bytes());
+                            body.flags = FLAG_OPEN;
+                        }
                     }
                 }
                 if let Some(leaf) = leaf {
@@ -353,6 +374,7 @@ impl Record {
                 let mut body = BlockBody::new_zeroed();
                 (body.sector, body.zone) = (U40::new(run.first.number()), ZONE_MEMORY);
                 body.checksum.copy_from_slice(U40::new(run.vector.map_or(0, LineAddress::number)).as_bytes());
+                body.flags = if run.open { FLAG_OPEN } else { 0 };
                 let unchecked = if run.vector.is_none() { TAG_UNCHECKED } else { 0 };
                 RecordBytes::of((run.blocks - 1) as u16 | STATE_RUN << 9 | unchecked, body.as_bytes())
             }
@@ -401,6 +423,10 @@ impl RecordBytes {
                     _ if leaf_class > 2 => return Err(field("leaf class", leaf_class.into())),
                     address => Some(LeafPointer { address: LineAddress::new(address), class: leaf_class }),
                 };
+                let is_open = body.flags == FLAG_OPEN;
+                if body.flags != 0 && !(is_open && state == STATE_BLOCK && body.zone == ZONE_MEMORY && tag & TAG_UNCHECKED == 0) {
+                    return Err(field("flags", body.flags.into()));
+                }
                 if state == STATE_LOST {
                     let is_whole = body.sector.get() == 0 && body.checksum == [0; 5] && body.zone == 0 && tag & TAG_UNCHECKED == 0;
                     let has_height = count == 0 || count <= HEIGHT_MAX && leaf.is_none();
@@ -421,6 +447,8 @@ impl RecordBytes {
                 }
                 let checksum = if tag & TAG_UNCHECKED != 0 || state == STATE_UNWRITTEN && count == 1 {
                     BlockChecksum::None
+                } else if count == 1 && is_open {
+                    BlockChecksum::Open(None)
                 } else if count == 1 {
                     BlockChecksum::Inline(u32::from_le_bytes([body.checksum[0], body.checksum[1], body.checksum[2], body.checksum[3]]))
                 } else {
@@ -428,7 +456,8 @@ impl RecordBytes {
                     if vector.get() == 0 {
                         return Err(field("checksum", 0));
                     }
-                    BlockChecksum::Vector(LineAddress::new(vector.get()))
+                    let vector = LineAddress::new(vector.get());
+                    if is_open { BlockChecksum::Open(Some(vector)) } else { BlockChecksum::Vector(vector) }
                 };
                 let at = match body.zone {
                     ZONE_BLOCK => DataAddress::Sector(Sector::new(body.sector.get())),
@@ -455,8 +484,11 @@ impl RecordBytes {
                 if has_vector != (tag & TAG_UNCHECKED == 0) {
                     return Err(field("checksum", vector.get()));
                 }
+                if body.flags != 0 && !(body.flags == FLAG_OPEN && has_vector) {
+                    return Err(field("flags", body.flags.into()));
+                }
                 let vector = has_vector.then(|| LineAddress::new(vector.get()));
-                Ok(Record::Run(Run { first: LineAddress::new(first), blocks: count + 1, vector }))
+                Ok(Record::Run(Run { first: LineAddress::new(first), blocks: count + 1, vector, open: body.flags == FLAG_OPEN }))
             }
             STATE_SINGLE_LOG => {
                 let Ok(body) = SingleLogBody::read_from_bytes(&self.body) else { unreachable!("the body has its size") };
@@ -595,8 +627,16 @@ mod tests {
                 leaf,
             },
             Record::SingleLog(entry((1 << 20) - 4096, 4096, SlotClass::Page)),
-            Record::Run(Run { first: LineAddress::new(U40::MAX & !63), blocks: 512, vector: Some(LineAddress::new(U40::MAX)) }),
-            Record::Run(Run { first: LineAddress::new(64), blocks: 2, vector: None }),
+            Record::Run(Run {
+                first: LineAddress::new(U40::MAX & !63),
+                blocks: 512,
+                vector: Some(LineAddress::new(U40::MAX)),
+                open: false,
+            }),
+            Record::Run(Run { first: LineAddress::new(64), blocks: 2, vector: None, open: false }),
+            Record::Run(Run { first: LineAddress::new(64), blocks: 2, vector: Some(LineAddress::new(128)), open: true }),
+            Record::Block { extent: Some(Extent { checksum: BlockChecksum::Open(Some(LineAddress::new(77))), ..pages }), leaf },
+            Record::Block { extent: Some(Extent { count: 1, checksum: BlockChecksum::Open(None), ..pages }), leaf: None },
             Record::Memory(LineAddress::new(640)),
             Record::Pointer { page: LineAddress::new(640), height: HEIGHT_MAX },
             Record::LOST,
@@ -646,7 +686,7 @@ mod tests {
     fn an_extent_lies_in_one_of_the_zones() {
         let line = LineAddress::new(1);
         let decode = |state: u16, sector: u64, zone: u8| {
-            let body = BlockBody { sector: U40::new(sector), leaf: U40::new(0), checksum: [0; 5], zone, zero: [0; 2] };
+            let body = BlockBody { sector: U40::new(sector), leaf: U40::new(0), checksum: [0; 5], zone, flags: 0, zero: 0 };
             let count = if state == STATE_BLOCK { 1 } else { 0 };
             RecordBytes::of(count | state << 9, body.as_bytes()).decode(line)
         };
@@ -668,7 +708,7 @@ mod tests {
     #[test]
     fn a_run_lies_in_the_memory_zone_and_has_no_leaf() {
         let line = LineAddress::new(1);
-        let good = BlockBody { sector: U40::new(128), leaf: U40::new(0), checksum: [7, 0, 0, 0, 0], zone: ZONE_MEMORY, zero: [0; 2] };
+        let good = BlockBody { sector: U40::new(128), leaf: U40::new(0), checksum: [7, 0, 0, 0, 0], zone: ZONE_MEMORY, flags: 0, zero: 0 };
         let decode = |tag: u16, body: BlockBody| RecordBytes::of(STATE_RUN << 9 | tag, body.as_bytes()).decode(line).is_ok();
         assert!(decode(1, good) && decode(1 | TAG_UNCHECKED, BlockBody { checksum: [0; 5], ..good }));
         assert!(!decode(0, good), "one block");
@@ -676,6 +716,25 @@ mod tests {
         assert!(!decode(1, BlockBody { zone: ZONE_BLOCK, ..good }) && !decode(1, BlockBody { zone: 2, ..good }));
         assert!(!decode(1, BlockBody { sector: U40::new(129), ..good }) && !decode(1, BlockBody { sector: U40::new(0), ..good }));
         assert!(!decode(1, BlockBody { checksum: [0; 5], ..good }) && !decode(1 | TAG_UNCHECKED, good));
+    }
+
+    #[test]
+    fn only_checked_extents_of_the_memory_zone_can_be_open() {
+        let line = LineAddress::new(1);
+        let good = BlockBody { sector: U40::new(128), leaf: U40::new(0), checksum: [7, 0, 0, 0, 0], zone: ZONE_MEMORY, flags: 1, zero: 0 };
+        let of_block = BlockBody { zone: ZONE_BLOCK, ..good };
+        let decode = |tag: u16, body: BlockBody| RecordBytes::of(tag, body.as_bytes()).decode(line);
+        let is_refused = |tag, body| matches!(decode(tag, body), Err(Corrupt::Field { field: "flags", .. }));
+        assert!(
+            decode(STATE_BLOCK << 9 | 2, good).is_ok()
+                && decode(STATE_BLOCK << 9 | 1, good).is_ok()
+                && decode(STATE_RUN << 9 | 1, good).is_ok()
+        );
+        assert!(is_refused(STATE_BLOCK << 9 | 2, of_block) && is_refused(STATE_UNWRITTEN << 9 | 2, good));
+        assert!(is_refused(STATE_BLOCK << 9 | 2 | TAG_UNCHECKED, good) && is_refused(STATE_RUN << 9 | 1, BlockBody { flags: 3, ..good }));
+        assert!(is_refused(STATE_RUN << 9 | 1 | TAG_UNCHECKED, BlockBody { checksum: [0; 5], ..good }));
+        let nothing = BlockBody { sector: U40::new(0), checksum: [0; 5], zone: 0, ..good };
+        assert!(is_refused(STATE_HOLE << 9, nothing) && is_refused(STATE_LOST << 9, nothing));
     }
 
     #[test]

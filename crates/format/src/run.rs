@@ -23,6 +23,8 @@ pub struct Run {
     pub blocks: u32,
     /// The first checksum line; `None` if the data have no checksums.
     pub vector: Option<LineAddress>,
+    /// Its blocks are open ([`BlockChecksum::Open`]); only with checksum lines.
+    pub open: bool,
 }
 
 /// What a run looks like in one file system.
@@ -86,6 +88,8 @@ impl Run {
         let at = DataAddress::Page(self.first).nth(index * shape.block_pages);
         let checksum = match self.vector {
             None => BlockChecksum::None,
+            Some(_) if shape.group_blocks > 1 && self.open => BlockChecksum::Open(None),
+            Some(vector) if self.open => BlockChecksum::Open(Some(vector.nth(shape.lines(index)))),
             Some(_) if shape.group_blocks > 1 => BlockChecksum::Inline(inline),
             Some(vector) => BlockChecksum::Vector(vector.nth(shape.lines(index))),
         };
@@ -103,6 +107,7 @@ impl Run {
             first: self.first.nth(from * shape.block_pages * PAGE_LINES),
             blocks: blocks as u32,
             vector: self.vector.map(|vector| vector.nth(shape.lines(from))),
+            open: self.open,
         }
     }
 }
@@ -148,7 +153,7 @@ mod tests {
             let shape = RunShape::new(&geometry, true);
             let first = LineAddress::new(8 * UNIT_LINES);
             let blocks = (2 * shape.group_blocks).min(shape.blocks_max()) as u32;
-            let run = Run { first, blocks, vector: Some(LineAddress::new(3 * UNIT_LINES)) };
+            let run = Run { first, blocks, vector: Some(LineAddress::new(3 * UNIT_LINES)), open: false };
             assert!(run.fits(&geometry, 0) && run.fits(&geometry, PAGE_RECORDS - u64::from(blocks)), "{block_bytes}");
             for wrong in [
                 Run { blocks: 1, ..run },
@@ -175,7 +180,7 @@ mod tests {
     fn parts_of_a_run_have_the_blocks_of_the_run() {
         for block_bytes in sizes() {
             let shape = RunShape::new(&geometry(block_bytes), true);
-            let run = Run { first: LineAddress::new(8 * UNIT_LINES), blocks: 32, vector: Some(LineAddress::new(640)) };
+            let run = Run { first: LineAddress::new(8 * UNIT_LINES), blocks: 32, vector: Some(LineAddress::new(640)), open: false };
             let part = run.part(shape, 16, 16);
             assert_eq!((part.block(shape, 3, 7), part.inline_line(shape, 3)), (run.block(shape, 19, 7), run.inline_line(shape, 19)));
         }

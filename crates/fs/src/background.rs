@@ -74,6 +74,9 @@ impl FileSystem {
         if let Err(error) = self.move_homes_behind() {
             tracing::error!(%error, "moving files to their homes");
         }
+        if let Err(error) = self.close_open_pages_behind() {
+            tracing::error!(%error, "closing pages that were mapped");
+        }
         if !self.volume.held_back.stops_write_back()
             && (requests.write_back || self.is_data_area_low() || self.volume.memory.is_metadata_short())
             && let Err(error) = self.write_back_behind()

@@ -113,6 +113,15 @@ pub enum Error {
         /// Offset of the first lost byte that was asked for, in the file.
         offset: u64,
     },
+    /// Some of the bytes are mapped, and change through the mapping alone until it is gone.
+    #[error("the file is mapped there; it can be changed by calls when it is unmapped")]
+    Mapped,
+    /// Mappings are in use: the file system cannot be unmounted.
+    #[error("{count} mappings of files are in use")]
+    MappingsHeld {
+        /// How many.
+        count: usize,
+    },
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),

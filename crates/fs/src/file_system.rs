@@ -19,8 +19,10 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use crate::tuning::admission::Admission;
 use crate::tuning::compaction::Compaction;
+use crate::tuning::mappings::Mappings;
 use crate::tuning::moves::Moves;
 use crate::tuning::threshold::{Splitting, ThresholdReport};
+use crate::tuning::unchecked::Unchecked;
 use crate::tuning::write_back::WriteBack;
 use crate::types::{MountOptions, Space, ZoneSpace};
 use crate::volume::Volume;
@@ -50,6 +52,10 @@ pub struct FileSystem {
     pub(crate) compaction: Mutex<Compaction>,
     /// Files that move to their homes (`data/moves.rs`).
     pub(crate) moves: Mutex<Moves>,
+    /// Files with pages that have no checksums and are not mapped (`data/open_pages.rs`).
+    pub(crate) unchecked: Mutex<Unchecked>,
+    /// Mappings of files (`data/mapped.rs`).
+    pub(crate) mappings: Mappings,
     /// When the background thread last looked for empty units of metadata.
     pub(crate) looked_for_units: Mutex<Option<Instant>>,
     /// When the log last said that a zone is full.

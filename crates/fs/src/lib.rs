@@ -58,7 +58,7 @@ mod wait;
 
 use std::sync::Arc;
 
-pub use data::{LAYOUT_EXTENTS_MAX, Layout};
+pub use data::{FileMapping, LAYOUT_EXTENTS_MAX, Layout, MappedExtent};
 pub use error::{Error, Result};
 pub use file_system::FileSystem;
 pub use held_back::DamageReport;

@@ -41,8 +41,10 @@ use crate::statistics::Live;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use crate::sync::{Mutex, parallelism};
 use crate::tuning::admission::Admission;
+use crate::tuning::mappings::Mappings;
 use crate::tuning::moves::Moves;
 use crate::tuning::threshold::Splitting;
+use crate::tuning::unchecked::Unchecked;
 use crate::tuning::write_back::WriteBack;
 use crate::types::{Engine, MountOptions, Promote};
 use crate::volume::{Discards, Volume};
@@ -188,7 +190,7 @@ impl FileSystem {
             })?;
             volume.journal.set_watermark(last_txid);
         }
-        let Loaded { clean, mut orphans, damaged } = recovery::load_space(&volume, &superblock)?;
+        let Loaded { clean, mut orphans, damaged, open } = recovery::load_space(&volume, &superblock)?;
         orphans.retain(|_| !on(Mutant::OrphansForgotten));
         if !options.read_only {
             splitting.calibrate(&volume);
@@ -212,6 +214,8 @@ impl FileSystem {
             write_back: WriteBack::new(options, last_txid),
             compaction: Mutex::default(),
             moves: Mutex::new(Moves::at_mount(superblock.has_memory_homes() && !options.read_only)),
+            unchecked: Mutex::new(if options.read_only { Unchecked::default() } else { Unchecked::of(&open) }),
+            mappings: Mappings::default(),
             looked_for_units: Mutex::default(),
             told_full: Mutex::default(),
             background: Mutex::default(),
@@ -244,7 +248,7 @@ impl FileSystem {
     /// are recalled first ([LY6] of `lease.rs`).
     ///
     /// # Errors
-    /// `LayoutsHeld` if a holder did not return its layout in time: nothing was changed, and the call can be repeated. `Stopped` if the file system had stopped, or if the device fails now: the device then stays as after a crash.
+    /// `MappingsHeld` if files are mapped, and `LayoutsHeld` if a holder did not return its layout in time: nothing was changed, and the call can be repeated. `Stopped` if the file system had stopped, or if the device fails now: the device then stays as after a crash.
     pub fn unmount(&self) -> Result<()> {
         may_wait()?;
         self.unmount_as(&self.volume.geometry)
@@ -252,6 +256,7 @@ impl FileSystem {
 
     /// Unmounts the file system and gives it these sizes (`resize.rs` [RS4], [RS5]).
     pub(crate) fn unmount_as(&self, geometry: &Geometry) -> Result<()> {
+        self.mappings.close()?; // [FM6] of `data/mapped.rs`
         self.volume.leases.close()?;
         if self.volume.health.is_read_only() || self.unmounted.swap(true, SeqCst) {
             return Ok(());
@@ -264,6 +269,7 @@ impl FileSystem {
             self.inodes.release(number, u64::MAX);
             self.remove_orphan(number)?;
         }
+        self.close_all_open_pages()?;
         self.volume.checkpoint()?;
         if self.volume.held_back.is_any() && !on(Mutant::CleanWhileHeldBack) {
             self.volume.health.close(); // [HB4]

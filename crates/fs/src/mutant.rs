@@ -83,6 +83,16 @@ pub enum Mutant {
     OldHomeShown,
     /// R8: a record is persisted before the pages of the memory zone that it names are fenced ([XI1] of `data/extent_io.rs`).
     HomePagesNotFenced,
+    /// [OG1] of `data/open_pages.rs`: pages are mapped for stores, and their records do not say that they are open.
+    OpenMarkForgotten,
+    /// [OG3] of `data/open_pages.rs`: the checksums of closed pages are of bytes that are not durable.
+    ClosedUnflushed,
+    /// [OG2] of `data/open_pages.rs`: a mount after a crash does not look for open pages.
+    UncheckedForgotten,
+    /// [FM3] of `data/mapped.rs`: holes become open pages before the zeros there are durable.
+    FillNotFenced,
+    /// [FM2] of `data/mapped.rs`: mapped blocks are rewritten, moved and freed like others.
+    PinsIgnored,
     /// [BR4] of `index/runs.rs`: a block of a run gets a record of its own, and the run keeps the block too.
     RunNotSplit,
     /// [BR3] of `index/runs.rs`: the checksum lines of a group of blocks that is taken apart stay taken.

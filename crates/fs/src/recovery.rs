@@ -60,6 +60,8 @@ pub(crate) struct Loaded {
     pub(crate) orphans: Vec<InodeNumber>,
     /// Inodes with damaged metadata, and the first damage of each ([RE3]).
     pub(crate) damaged: Vec<(InodeNumber, Corrupt)>,
+    /// Files with open pages, if all mappings were walked ([OG2] of `data/open_pages.rs`).
+    pub(crate) open: Vec<InodeNumber>,
 }
 
 /// Fills the allocators.
@@ -93,7 +95,7 @@ pub(crate) fn load_space(volume: &Volume, superblock: &Superblock) -> Result<Loa
             volume.errors.metadata_damaged();
         }
     }
-    Ok(Loaded { clean, orphans: found.orphans, damaged: found.damaged })
+    Ok(Loaded { clean, orphans: found.orphans, damaged: found.damaged, open: found.open })
 }
 
 fn read_segments(volume: &Volume) -> Result<Vec<(u64, Segment)>> {
@@ -133,6 +135,8 @@ fn damaged(volume: &Volume, what: String) -> Error {
 struct Findings {
     orphans: Vec<InodeNumber>,
     damaged: Vec<(InodeNumber, Corrupt)>,
+    /// Files with open pages.
+    open: Vec<InodeNumber>,
     /// Space that corrected lines name.
     supposed: Vec<Space>,
     /// Kinds of space that lost lines may name.
@@ -256,6 +260,9 @@ fn scan_inode(volume: &Volume, number: InodeNumber, at: LineAddress, lines: &(Li
         found.damage.get_or_insert(Corrupt::Field { address: at, field: "space, which another inode has too,", found: 0 });
     } else if found.inode.is_some_and(|inode| inode.nlink == 0) && number.get() > 0 {
         findings.lock().orphans.push(number); // [RE2]
+    }
+    if found.has_open_pages && !on(Mutant::UncheckedForgotten) {
+        findings.lock().open.push(number);
     }
     let Some(damage) = found.damage else { return Ok(()) };
     let mut findings = findings.lock();

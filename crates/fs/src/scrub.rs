@@ -150,6 +150,8 @@ pub struct ScrubCounts {
     pub logs: u64,
     /// Sectors of data.
     pub sectors: u64,
+    /// Pages among them that are open, so have no checksums ([OG2] of `data/open_pages.rs`). Those that are not mapped are closed then.
+    pub open_pages: u64,
     /// Bytes read from the device.
     pub bytes: u64,
 }
@@ -599,6 +601,10 @@ impl Scrub {
             while let Some(block) = blocks.pop_front_if(|block| *block <= last) {
                 match Block::lookup(volume, owner, state.root(), block) {
                     Ok(found) => {
+                        if found.base.is_open() {
+                            self.counts.open_pages += u64::from(found.base.sectors());
+                            fs.unchecked.lock().add(number);
+                        }
                         self.lines_of_block(Medium::of(volume), owner, &found);
                         self.lost_bytes(number, &found, block * each, size);
                         match Data::of(volume, owner, found, block * each) {

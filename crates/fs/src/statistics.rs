@@ -115,6 +115,8 @@ counters! {
         home_written_bytes,
         /// Bytes of blocks that moved to the homes of their files.
         home_moved_bytes,
+        /// Pages that were open for a mapping and have checksums again.
+        pages_closed,
         /// Bytes of the memory zone that write-back freed.
         write_back_freed_bytes,
         /// Blocks that write-back left for later because they were in use.

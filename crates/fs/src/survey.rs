@@ -30,6 +30,8 @@ pub(crate) struct Survey {
     pub(crate) damage: Option<Corrupt>,
     /// Kinds of space that damaged lines may name and that were not found.
     pub(crate) lost: Kinds,
+    /// Whether it has open pages ([OG2] of `data/open_pages.rs`).
+    pub(crate) has_open_pages: bool,
 }
 
 /// Runs of lines: first lines, and how many.
@@ -53,20 +55,20 @@ pub(crate) fn survey(
             Some(inode) => (inode, Some(source)),
             None => {
                 let lost = if Inode::was_free(hot, cold) { Kinds::NONE } else { Kinds::OF_INODE };
-                return Ok(Some(Survey { inode: None, damage: Some(source), lost }));
+                return Ok(Some(Survey { inode: None, damage: Some(source), lost, has_open_pages: false }));
             }
         },
     };
     let owner = Owner { inode: number, generation: inode.generation };
     let trust = if damage.is_some() { Trust::Supposed } else { Trust::Proved };
     let salvage = Salvage::new(volume, owner, inode.is_directory(), true);
-    let mut surveyor = Surveyor { volume, inode: &inode, trust, salvage, take, found_512: 0, pages: 0 };
+    let mut surveyor = Surveyor { volume, inode: &inode, trust, salvage, take, found_512: 0, pages: 0, has_open_pages: false };
     surveyor.attributes()?;
     surveyor.mapping()?;
     surveyor.compare(address);
-    let Surveyor { salvage, .. } = surveyor;
+    let Surveyor { salvage, has_open_pages, .. } = surveyor;
     let (first, lost) = (salvage.first, salvage.lost);
-    Ok(Some(Survey { inode: damage.is_none().then_some(inode), damage: damage.or(first), lost }))
+    Ok(Some(Survey { inode: damage.is_none().then_some(inode), damage: damage.or(first), lost, has_open_pages }))
 }
 
 /// The inode whose lines have one wrong bit each at most.
@@ -90,6 +92,7 @@ struct Surveyor<'s, 't> {
     found_512: u64,
     /// Pages of directory entries found.
     pages: u64,
+    has_open_pages: bool,
 }
 
 impl Surveyor<'_, '_> {
@@ -163,7 +166,7 @@ impl Surveyor<'_, '_> {
             return Ok(());
         }
         let (volume, is_directory) = (self.volume, self.inode.is_directory());
-        let Self { salvage, take, found_512, pages, .. } = self;
+        let Self { salvage, take, found_512, pages, has_open_pages, .. } = self;
         salvage.walk(self.inode.root_record(), self.trust, &mut |salvage, trust, piece| {
             Ok(match piece {
                 Piece::Page(page) => take(trust, space::region(Region::Mappings, page, PAGE_LINES)),
@@ -182,6 +185,7 @@ impl Surveyor<'_, '_> {
                     if let Some((block, of_block)) = salvage.block(volume, record)? {
                         let trust = trust.below(of_block);
                         *found_512 += block.space_512(volume.log_counting);
+                        *has_open_pages |= block.base.is_open();
                         let (_, extent) = block.each_space(volume, |region, address, lines| {
                             take(trust, region.map_or(space::slot(address, lines), |region| space::region(region, address, lines)))
                         });

@@ -51,7 +51,53 @@ fn load(name: &str, kind: &str) -> MemoryDevice {
 fn make_if_asked() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     if std::env::var_os("TANDEMFS_MAKE_GOLDEN").is_some() {
-        ONCE.call_once(|| IMAGES.iter().filter(|(name, ..)| !path(name, "clean").exists()).for_each(make));
+        ONCE.call_once(|| {
+            IMAGES.iter().filter(|(name, ..)| !path(name, "clean").exists()).for_each(make);
+            OPEN.iter().filter(|(name, ..)| !path(name, "crashed").exists()).for_each(make_open);
+        });
+    }
+}
+
+/// Images that a crash left while files were mapped: name, size of a block.
+const OPEN: [(&str, u32); 2] = [("open", 64 << 10), ("open-pages", 4 << 10)];
+
+fn make_open((name, block_bytes): &(&str, u32)) {
+    let device = MemoryDevice::new(MEMORY_BYTES as u64, 0, PersistenceDomain::Gpf);
+    let drive = Drive::new(Arc::new(device.clone()));
+    make_file_system(&drive, &FormatOptions { block_bytes: *block_bytes, ..FormatOptions::default() }).expect("mkfs");
+    let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
+    let new = NewInode { mode: file_type::REGULAR | 0o700, uid: 0, gid: 0, rdev: 0, target: b"" };
+    let file = fs.create(ROOT, b"mapped", &new).expect("made").inode;
+    // Runs, parts of one, and a block alone.
+    fs.write(file, 0, &large(), WriteOptions::default()).expect("written");
+    fs.write(file, 2 << 20, &[1; 5000], WriteOptions::default()).expect("written");
+    let mapping = fs.map(file, 256 << 10, (7 << 18) + 5000, true).expect("mapped");
+    mapping.store(1000, b"stored before the crash").expect("stored");
+    mapping.store(7 << 18, b"and at the end").expect("stored");
+    save(name, "crashed", &device.zones());
+}
+
+#[test]
+fn images_with_open_pages_mount_and_close_them() {
+    make_if_asked();
+    let mut expected = large();
+    expected.extend([1; 5000]);
+    expected[(256 << 10) + 1000..][..23].copy_from_slice(b"stored before the crash");
+    expected[2 << 20..][..14].copy_from_slice(b"and at the end");
+    for (name, _) in OPEN {
+        let device = load(name, "crashed");
+        let counts = check_device(&device, true).unwrap_or_else(|found| panic!("{name}: {found}"));
+        assert!((440..512).contains(&counts.open_pages), "{name}: {counts:?}");
+        for step in ["mounted", "mounted again"] {
+            let fs = FileSystem::mount(Drive::new(Arc::new(device.clone())), &MountOptions::default()).expect("mounts");
+            let mut bytes = vec![0; expected.len() + 1];
+            let file = fs.lookup(ROOT, b"mapped").expect("there").inode;
+            assert_eq!(fs.read(file, 0, &mut bytes).expect("read"), expected.len());
+            assert!(bytes[..expected.len()] == expected, "{name}, {step}");
+            fs.unmount().expect("unmounts");
+            let counts = check_device(&device, false).unwrap_or_else(|found| panic!("{name}, {step}: {found}"));
+            assert_eq!(counts.open_pages, 0, "{name}, {step}");
+        }
     }
 }
 

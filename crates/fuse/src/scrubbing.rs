@@ -94,6 +94,7 @@ fn result(fs: &FileSystem, scrub: &Scrub, elapsed: Duration) -> Value {
         "inodes": counts.inodes,
         "lines": counts.lines,
         "lines_not_home": counts.lines_not_home,
+        "open_pages": counts.open_pages,
         "logs": counts.logs,
         "sectors": counts.sectors,
         "read_bytes": counts.bytes,

@@ -50,6 +50,8 @@ pub fn errno(error: &Error) -> Errno {
         // It never leaves the caller of `no_wait`, who repeats the operation.
         Error::WouldWait => Errno::AGAIN,
         Error::LayoutsHeld { .. } | Error::Unmounting | Error::Changed => Errno::BUSY,
+        // No way to a mounted file system makes mappings yet.
+        Error::Mapped | Error::MappingsHeld { .. } => Errno::BUSY,
     }
 }
 

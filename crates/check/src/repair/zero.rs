@@ -61,7 +61,7 @@ fn of_sectors(plan: &Plan<'_>, owner: Owner, origin: Origin, index: u64, count: 
             }
             Some(group)
         }
-        BlockChecksum::None => None,
+        BlockChecksum::None | BlockChecksum::Open(_) => None,
     }
 }
 

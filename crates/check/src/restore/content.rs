@@ -242,7 +242,7 @@ enum Checksums {
 
 fn checksums_of(image: &Image<'_>, extent: Extent, sectors: u64) -> Checksums {
     match extent.checksum {
-        BlockChecksum::None => Checksums::None,
+        BlockChecksum::None | BlockChecksum::Open(_) => Checksums::None,
         BlockChecksum::Inline(checksum) => Checksums::Of(vec![checksum]),
         BlockChecksum::Vector(vector) => {
             let lines = sectors.div_ceil(VECTOR_LINE_SECTORS);

@@ -116,7 +116,7 @@ impl FileSystem {
     // ---- giving out -----------------------------------------------------------------------------------------------------------------
 
     /// Allocates sectors for every block of a range. The caller has locked the range.
-    fn reserve(&self, file: &InCoreInode, offset: u64, end: u64) -> Result<()> {
+    pub(super) fn reserve(&self, file: &InCoreInode, offset: u64, end: u64) -> Result<()> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let blocks = offset / block_bytes..end.div_ceil(block_bytes);
         self.check_room(file, &blocks, end)?;

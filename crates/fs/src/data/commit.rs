@@ -115,7 +115,7 @@ fn put_run(tx: &mut Tx<'_>, owner: Owner, root: &mut RecordBytes, new: &mut Inod
         count_space(new, before, after);
     }
     let need = if targets.iter().any(|target| target.old.has_space()) { Need::Transient } else { Need::Growth };
-    let run = Run { first, blocks: blocks as u32, vector };
+    let run = Run { first, blocks: blocks as u32, vector, open: false };
     tree::set(tx, volume, owner, root, targets[0].block, Record::Run(run), need)?;
     Ok(true)
 }

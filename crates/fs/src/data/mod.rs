@@ -12,10 +12,12 @@ pub(crate) mod interface;
 mod layout;
 mod link_target;
 pub(crate) mod log_plan;
+mod mapped;
 mod modified;
 mod move_pieces;
 mod moves;
 mod mutants;
+mod open_pages;
 mod plan;
 mod policy;
 mod promote;
@@ -32,6 +34,7 @@ mod write_back;
 mod write_path;
 
 pub use layout::{LAYOUT_EXTENTS_MAX, Layout};
+pub use mapped::{FileMapping, MappedExtent};
 
 pub(crate) use commit::{SET_GROUP_ID, kill_set_id};
 pub(crate) use link_target::store_link_target;

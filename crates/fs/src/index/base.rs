@@ -88,6 +88,11 @@ impl Base {
         self.run().map_or(0, |run| run.count)
     }
 
+    /// Whether it is open: written pages that have no checksums meanwhile ([OG1] of `data/open_pages.rs`).
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self, Self::Written(DataRun { checksum: BlockChecksum::Open(_), .. }))
+    }
+
     /// Whether its data lies in the memory zone.
     pub(crate) fn is_in_memory(&self) -> bool {
         self.run().is_some_and(|run| run.at.page().is_some())
@@ -110,7 +115,7 @@ impl Base {
     /// The same space without its data: reads as zeros. Inline checksums are dropped, a vector stays ([BL4]).
     pub(crate) fn emptied(self) -> Self {
         let Some(run) = self.run() else { return Self::Hole };
-        let checksum = run.vector().map_or(BlockChecksum::None, BlockChecksum::Vector);
+        let checksum = run.checksum.vector().map_or(BlockChecksum::None, BlockChecksum::Vector);
         Self::Unwritten(DataRun { checksum, ..run })
     }
 }
@@ -118,10 +123,7 @@ impl Base {
 impl DataRun {
     /// The first line of its checksum vector, if it has one.
     pub(super) fn vector(&self) -> Option<LineAddress> {
-        match self.checksum {
-            BlockChecksum::Vector(vector) => Some(vector),
-            BlockChecksum::None | BlockChecksum::Inline(_) => None,
-        }
+        self.checksum.vector()
     }
 }
 

@@ -147,7 +147,7 @@ impl Block {
     /// The checksum of one of its sectors; `None` if it has none.
     pub(crate) fn sector_checksum(&self, store: &LineStore, owner: Owner, index: u64) -> Result<Option<u32>> {
         match self.checksum() {
-            BlockChecksum::None => Ok(None),
+            BlockChecksum::None | BlockChecksum::Open(_) => Ok(None),
             BlockChecksum::Inline(crc) => Ok(Some(crc)),
             BlockChecksum::Vector(vector) => {
                 let address = vector.nth(index / VECTOR_LINE_SECTORS);
@@ -162,7 +162,7 @@ impl Block {
     pub(crate) fn renew_checksums(&self, tx: &mut Tx<'_>, store: &LineStore, owner: Owner, changes: &[(u32, u32)]) -> Result<Base> {
         let Base::Written(mut run) = self.base else { return Ok(self.base) };
         match run.checksum {
-            BlockChecksum::None => {}
+            BlockChecksum::None | BlockChecksum::Open(_) => {}
             BlockChecksum::Inline(crc) => {
                 run.checksum = BlockChecksum::Inline(changes.iter().fold(crc, |crc, (_, change)| crc ^ change));
             }
@@ -191,7 +191,7 @@ impl Block {
         mut each: impl FnMut(u64, u32) -> Result<()>,
     ) -> Result<()> {
         match self.checksum() {
-            BlockChecksum::None => Ok(()),
+            BlockChecksum::None | BlockChecksum::Open(_) => Ok(()),
             BlockChecksum::Inline(crc) => (first..first + count).try_for_each(|index| each(index, crc)),
             BlockChecksum::Vector(vector) => {
                 let (line, end) = (first / VECTOR_LINE_SECTORS, (first + count).div_ceil(VECTOR_LINE_SECTORS));
@@ -233,7 +233,7 @@ impl Block {
 
     /// Frees only the checksum vector.
     fn free_vector(&self, tx: &mut Tx<'_>, store: &LineStore) {
-        if let BlockChecksum::Vector(vector) = self.checksum() {
+        if let Some(vector) = self.checksum().vector() {
             tx.free(space::region(Region::Leaves, vector, vector_lines_taken(store)));
         }
     }
@@ -250,13 +250,16 @@ impl Block {
             Record::Lost { leaf, .. } => (*leaf, None),
             Record::SingleLog(_) | Record::Run(_) | Record::Memory(_) | Record::Pointer { .. } => (None, None),
         };
-        let vector = extent.and_then(|extent| if let BlockChecksum::Vector(vector) = extent.checksum { Some(vector) } else { None });
+        let vector = extent.and_then(|extent| extent.checksum.vector());
         leaf.map(|leaf| leaf.address).into_iter().chain(vector)
     }
 
     /// First line and number of lines of the checksum vector of its written sectors, if any.
     pub(crate) fn vector_lines(&self) -> Option<(LineAddress, u64)> {
         let Base::Written(written) = self.base else { return None };
+        if self.base.is_open() {
+            return None; // its content means nothing
+        }
         Some((written.vector()?, u64::from(written.count).div_ceil(VECTOR_LINE_SECTORS)))
     }
 
@@ -273,7 +276,7 @@ impl Block {
         if let Some(leaf) = self.leaf {
             all &= visit(Some(Region::Leaves), leaf.address, leaf.lines());
         }
-        if let BlockChecksum::Vector(vector) = self.checksum() {
+        if let Some(vector) = self.checksum().vector() {
             all &= visit(Some(Region::Leaves), vector, vector_lines_taken(store));
         }
         (all, self.base.run())
@@ -396,6 +399,10 @@ impl Block {
                 self.free_vector(tx, store);
                 Some(crc.map_or(BlockChecksum::None, BlockChecksum::Inline))
             }
+            BlockChecksum::Open(Some(_)) if count == 1 => {
+                self.free_vector(tx, store);
+                Some(BlockChecksum::Open(None))
+            }
             _ => None,
         };
         let cut = DataRun { count, checksum: inline.unwrap_or(run.checksum), ..run };
@@ -440,7 +447,7 @@ impl Block {
                 let image = volume.raw_line(Structure::Mapping, old.nth(line))?;
                 tx.put(Structure::Mapping, new.nth(line), image)?;
             }
-            run.checksum = BlockChecksum::Vector(new);
+            run.checksum = if self.base.is_open() { BlockChecksum::Open(Some(new)) } else { BlockChecksum::Vector(new) };
             tx.free(space::region(Region::Leaves, old, lines));
             moved += lines;
         }

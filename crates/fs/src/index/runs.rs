@@ -135,7 +135,7 @@ fn record_before(lines: &impl MappingLines, owner: Owner, page: LineAddress, ind
 
 /// The record that a block of a run would have alone ([BR1]).
 pub(super) fn block_of(lines: &impl MappingLines, owner: Owner, run: &Run, shape: RunShape, index: u64) -> Result<Record> {
-    let inline = match run.inline_line(shape, index) {
+    let inline = match run.inline_line(shape, index).filter(|_| !run.open) {
         None => 0,
         Some(line) => {
             lines.store().check_address(owner, line)?;

@@ -231,6 +231,40 @@ pub(crate) fn run_of(store: &LineStore, owner: Owner, root: RecordBytes, block: 
     Ok(None)
 }
 
+/// The page of records that covers a block.
+fn page_of(store: &LineStore, owner: Owner, root: RecordBytes, block: u64) -> Result<Option<BlockPage>> {
+    let mut record = decode(owner, &root, IN_INODE)?;
+    let mut rest = block;
+    if block >= capacity(height_of(&record)) {
+        return Ok(None);
+    }
+    while let Record::Pointer { page, height } = record {
+        if height == 1 {
+            return Ok(Some(BlockPage { page, base: block - rest }));
+        }
+        let each = capacity(height - 1);
+        let (line, index) = position(page, rest / each);
+        record = decode(owner, &line_records(&store.mapping_line(owner, line)?)[index], line)?;
+        let _fits = below(owner, record, line, height)?;
+        rest %= each;
+    }
+    Ok(None)
+}
+
+/// Splits a run across a block, so that the block is the first of what it belongs to. Neither pages nor the root change.
+pub(crate) fn split_run(tx: &mut Tx<'_>, owner: Owner, root: RecordBytes, block: u64) -> Result<()> {
+    let Some(at) = page_of(tx.volume(), owner, root, block)? else { return Ok(()) };
+    runs::split_at(tx, owner, at, block - at.base)
+}
+
+/// Replaces the record of a run that begins with a block by that of the same run in another state.
+pub(crate) fn mark_run(tx: &mut Tx<'_>, owner: Owner, root: RecordBytes, block: u64, run: Run) -> Result<()> {
+    match page_of(tx.volume(), owner, root, block)? {
+        Some(at) => put(tx, owner, at.page, block - at.base, Record::Run(run)),
+        None => Err(damaged(owner, Corrupt::Field { address: IN_INODE, field: "run", found: block })),
+    }
+}
+
 fn new_page(tx: &mut Tx<'_>, volume: &Volume, owner: Owner, need: Need) -> Result<LineAddress> {
     let page = volume.take_mapping_page(owner, need)?; // [X1]
     tx.took(space::region(Region::Mappings, page, PAGE_LINES));

@@ -3,7 +3,8 @@
 //! A shared holder reads. An exclusive holder changes the blocks' records and the space that they name. Freed data space may be reused at
 //! once because no reader can still hold its address (RULES R7). Leases ([LY2] of `lease.rs`) are registered here too: they outlast the
 //! look-up that they come from, and whoever wants their blocks exclusively recalls them first. A file without leases pays for that with
-//! one comparison under a lock that it takes anyway.
+//! one comparison under a lock that it takes anyway. So are the pins of mappings ([FM2] of `data/mapped.rs`), which nobody can recall: while
+//! one is there, its blocks are had exclusively by who maps and unmaps alone.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -51,6 +52,18 @@ struct State {
     waiters: usize,
     /// Neither returned nor revoked.
     leases: Vec<Arc<Lease>>,
+    /// Blocks that are mapped.
+    pins: Vec<Pin>,
+}
+
+/// A mapping keeps these blocks where they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pin {
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+    /// Whether it may change them.
+    pub(crate) writable: bool,
+    id: u64,
 }
 
 impl State {
@@ -65,6 +78,10 @@ impl State {
 
     fn is_leased(&self, first: u64, last: u64) -> bool {
         !self.leases.is_empty() && self.leases_on(first, last).next().is_some()
+    }
+
+    fn is_pinned(&self, first: u64, last: u64) -> bool {
+        !self.pins.is_empty() && self.pins.iter().any(|pin| pin.first <= last && first <= pin.last) && !on(Mutant::PinsIgnored)
     }
 
     fn release(&mut self, id: u64) {
@@ -93,6 +110,15 @@ impl RangeGuard<'_> {
         (!on(released_early)).then_some(self)
     }
 
+    /// Pins blocks of this range. The pin outlasts the range: [`RangeLock::unpin`] ends it.
+    pub(crate) fn pin(&self, first: u64, last: u64, writable: bool) -> u64 {
+        let mut state = self.lock.state.lock();
+        let id = state.next_id;
+        state.next_id += 1;
+        state.pins.push(Pin { first, last, writable, id });
+        id
+    }
+
     /// Registers a lease on blocks of this range, then releases the range ([LY2]).
     ///
     /// # Errors
@@ -110,10 +136,20 @@ impl RangeGuard<'_> {
 }
 
 impl RangeLock {
-    /// Whether nobody holds any range, or a lease, at this instant.
+    /// Whether nobody holds any range, or a lease, or a pin, at this instant.
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.state.lock();
-        state.held.is_empty() && state.leases.is_empty()
+        state.held.is_empty() && state.leases.is_empty() && state.pins.is_empty()
+    }
+
+    /// Ends a pin.
+    pub(crate) fn unpin(&self, id: u64) {
+        self.state.lock().pins.retain(|pin| pin.id != id);
+    }
+
+    /// The pins on some of these blocks.
+    pub(crate) fn pins(&self, first: u64, last: u64) -> Vec<Pin> {
+        self.state.lock().pins.iter().filter(|pin| pin.first <= last && first <= pin.last).copied().collect()
     }
 
     /// Waits until no exclusive holder overlaps `first..=last`.
@@ -142,37 +178,49 @@ impl RangeLock {
     /// need, and no range.
     ///
     /// # Errors
-    /// `WouldWait`.
+    /// `Mapped` if some of it is; `WouldWait`.
     pub(crate) fn exclusive(&self, first: u64, last: u64) -> Result<RangeGuard<'_>> {
         let mut state = self.state.lock();
-        if state.leases.is_empty() && !state.is_busy(first, last, Kind::Exclusive) {
+        if state.leases.is_empty() && state.pins.is_empty() && !state.is_busy(first, last, Kind::Exclusive) {
             return Ok(self.hold(&mut state, first, last, Kind::Exclusive)); // nearly always
         }
         drop(state);
         may_wait()?;
-        Ok(self.recall_and_wait(first, last))
+        self.recall_and_wait(first, last, false)
+    }
+
+    /// As `exclusive`, also where blocks are mapped: for who maps and unmaps.
+    ///
+    /// # Errors
+    /// `WouldWait`.
+    pub(crate) fn exclusive_to_map(&self, first: u64, last: u64) -> Result<RangeGuard<'_>> {
+        may_wait()?;
+        self.recall_and_wait(first, last, true)
     }
 
     #[cold]
-    fn recall_and_wait(&self, first: u64, last: u64) -> RangeGuard<'_> {
+    fn recall_and_wait(&self, first: u64, last: u64, passes_pins: bool) -> Result<RangeGuard<'_>> {
         let mut recalling = None; // dropped after the lock of the state
         let mut state = self.state.lock();
         loop {
+            if !passes_pins && state.is_pinned(first, last) {
+                return Err(Error::Mapped);
+            }
             if state.is_leased(first, last) && !on(Mutant::LeasesNotRecalled) {
                 recalling.get_or_insert_with(|| self.hold(&mut state, first, last, Kind::Recalling));
                 self.recall(&mut state, first, last);
             } else if state.is_busy(first, last, Kind::Exclusive) {
                 self.wait(&mut state);
             } else {
-                return self.hold(&mut state, first, last, Kind::Exclusive);
+                return Ok(self.hold(&mut state, first, last, Kind::Exclusive));
             }
         }
     }
 
-    /// As `exclusive`, for work that is no change: `None` if there are leases on the range ([LY5]).
+    /// As `exclusive`, for work that is no change: `None` if there are leases on the range ([LY5]), or pins.
     pub(crate) fn exclusive_unless_leased(&self, first: u64, last: u64) -> Option<RangeGuard<'_>> {
         let mut state = self.state.lock();
-        while !state.is_leased(first, last) {
+        while !state.is_leased(first, last) && !state.is_pinned(first, last) {
             if !state.is_busy(first, last, Kind::Exclusive) {
                 return Some(self.hold(&mut state, first, last, Kind::Exclusive));
             }
@@ -181,10 +229,10 @@ impl RangeLock {
         None
     }
 
-    /// Locks `first..=last` if nobody holds any of it at this instant, and no lease is on it.
+    /// Locks `first..=last` if nobody holds any of it at this instant, and no lease and no pin is on it.
     pub(crate) fn try_exclusive(&self, first: u64, last: u64) -> Option<RangeGuard<'_>> {
         let mut state = self.state.lock();
-        let is_free = !state.is_busy(first, last, Kind::Exclusive) && !state.is_leased(first, last);
+        let is_free = !state.is_busy(first, last, Kind::Exclusive) && !state.is_leased(first, last) && !state.is_pinned(first, last);
         is_free.then(|| self.hold(&mut state, first, last, Kind::Exclusive))
     }
 

@@ -4,6 +4,8 @@
 pub(crate) mod admission;
 pub(crate) mod compaction;
 pub(crate) mod heat;
+pub(crate) mod mappings;
 pub(crate) mod moves;
 pub(crate) mod threshold;
+pub(crate) mod unchecked;
 pub(crate) mod write_back;

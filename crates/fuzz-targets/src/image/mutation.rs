@@ -203,7 +203,12 @@ fn record(anatomy: &Anatomy, input: &mut Input<'_>) -> Record {
         5 => {
             let vector = (!input.one_in(3)).then(|| line(anatomy, input)).filter(|vector| vector.number() != 0);
             let first = LineAddress::new(line(anatomy, input).page().number().max(PAGE_LINES));
-            Record::Run(Run { first, blocks: 2 + input.below(511) as u32, vector })
+            Record::Run(Run {
+                first,
+                blocks: 2 + input.below(511) as u32,
+                vector,
+                open: vector.is_some_and(|vector| vector.number() % 4 == 1),
+            })
         }
         _ => {
             let whole = anatomy.superblock.geometry.block_sectors_each() as u32;
@@ -211,7 +216,10 @@ fn record(anatomy: &Anatomy, input: &mut Input<'_>) -> Record {
             let checksum = match (input.below(3), count) {
                 (0, _) => BlockChecksum::None,
                 (_, 1) => BlockChecksum::Inline(input.number(4) as u32),
-                _ => BlockChecksum::Vector(line(anatomy, input)),
+                _ => {
+                    let vector = line(anatomy, input);
+                    if vector.number() % 4 == 1 { BlockChecksum::Open(Some(vector)) } else { BlockChecksum::Vector(vector) }
+                }
             };
             let at = match input.one_in(3) {
                 true => DataAddress::Page(line(anatomy, input).page()),

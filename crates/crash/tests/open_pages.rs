@@ -1,0 +1,292 @@
+//! Every cut of a file that is mapped, stored to, synced and unmapped, in each domain; what finds pages without checksums after a crash; and
+//! the deliberate bugs.
+//!
+//! A mutant is global to the process, so the tests of this file run one after the other.
+
+mod support;
+
+use std::sync::Arc;
+
+use support::bugs::{alone, is_caught, run};
+use tandemfs_crash::{CrashState, Cut, MemoryDevice, Random, Setting, check_device, content, each_state, fill, mount};
+use tandemfs_device::PersistenceDomain;
+use tandemfs_format::InodeNumber;
+use tandemfs_format::inode::file_type;
+use tandemfs_fs::mutant::Mutant;
+use tandemfs_fs::{AllocateMode, Error, FileSystem, Home, NewInode, SetAttributes, WriteOptions};
+
+const WORD: usize = 8;
+const STATES: u64 = 12;
+/// The calls of a scenario, as they are marked in the recording.
+const MAP: usize = 0;
+const STORE: usize = 1;
+const SYNC: usize = 2;
+const STORE_AGAIN: usize = 3;
+const UNMAP: usize = 4;
+const END: usize = 5;
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn setting(domain: PersistenceDomain, block_bytes: u32) -> Setting {
+    Setting::small(domain, block_bytes).with_memory_homes()
+}
+
+fn create(fs: &FileSystem, name: &[u8]) -> Result<InodeNumber, String> {
+    let new = NewInode { mode: file_type::REGULAR | 0o600, uid: 0, gid: 0, rdev: 0, target: b"" };
+    fs.create(InodeNumber::ROOT, name, &new).map(|made| made.inode).map_err(text)
+}
+
+fn write(fs: &FileSystem, file: InodeNumber, offset: u64, bytes: &[u8]) -> Result<(), String> {
+    fs.write(file, offset, bytes, WriteOptions::default()).map(drop).map_err(text)
+}
+
+/// What the words of a file may be: its content before, after the first stores, after the second ones.
+struct Versions {
+    before: Vec<u8>,
+    stored: Vec<u8>,
+    at_last: Vec<u8>,
+}
+
+impl Versions {
+    /// Checks a content found after a cut.
+    fn allow(&self, cut: Cut, found: &[u8]) -> Result<(), String> {
+        let call = cut.call.unwrap_or(0);
+        // From which version on, and up to which.
+        let (from, to) = match (call, cut.between) {
+            (MAP, _) => (0, 0),
+            (STORE, _) | (SYNC, false) => (0, 1),
+            (SYNC, true) => (1, 1),
+            (STORE_AGAIN, _) | (UNMAP, false) => (1, 2),
+            _ => (2, 2),
+        };
+        let versions = [&self.before, &self.stored, &self.at_last];
+        if found.len() != self.before.len() {
+            return Err(format!("{} B long", found.len()));
+        }
+        for (at, word) in (0..).step_by(WORD).zip(found.chunks(WORD)) {
+            if !versions[from..=to].iter().any(|version| &version[at..at + word.len()] == word) {
+                return Err(format!("byte {at} is of no version from {from} to {to}: {word:x?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A file system with a file of written blocks, data logs, holes and given-out space, over pages that had other bytes before.
+fn prepared(setting: &Setting) -> Result<(MemoryDevice, Vec<u8>), String> {
+    let device = setting.format();
+    let fs = mount(&device, &setting.mount)?;
+    let block = setting.format.block_bytes as usize;
+    let length = if block == 4096 { 50 * block } else { 4 * block };
+    let other = create(&fs, b"other")?;
+    write(&fs, other, 0, &fill(9, 6 << 20))?;
+    fs.unlink(InodeNumber::ROOT, b"other").map_err(text)?;
+    let file = create(&fs, b"f")?;
+    let mut bytes = fill(1, length);
+    write(&fs, file, 0, &bytes)?;
+    write(&fs, file, 100, &[5; 300])?;
+    bytes[100..400].fill(5);
+    let size = length + 2 * block + 1000;
+    fs.set_attributes(file, &SetAttributes { size: Some(size as u64), ..SetAttributes::default() }).map_err(text)?;
+    bytes.resize(size, 0);
+    fs.allocate(file, (length + block) as u64, block as u64, AllocateMode::Allocate { keep_size: true }).map_err(text)?;
+    fs.unmount().map_err(text)?;
+    Ok((device, bytes))
+}
+
+/// Maps, stores, syncs, stores again and unmaps. Every state of every cut is mounted and read, its open pages are closed, and it is checked.
+fn cuts(domain: PersistenceDomain, block_bytes: u32) -> Result<(), String> {
+    let setting = setting(domain, block_bytes);
+    let (device, before) = prepared(&setting)?;
+    let fs = mount(&device, &setting.mount)?;
+    let file = fs.lookup(InodeNumber::ROOT, b"f").map_err(text)?.inode;
+    fs.checkpoint().map_err(text)?;
+    let (start, length) = (device.fork(), before.len());
+    device.start_recording();
+    device.mark(MAP);
+    let mapping = fs.map(file, 4096, length as u64 - 4096, true).map_err(text)?;
+    device.mark_return(MAP);
+    let mut versions = Versions { stored: before.clone(), before: before.clone(), at_last: before };
+    // Whole words, so that each is of one version. Some of the second stores lie over the first.
+    let places = [(8, 16), (5000, 8), (length / 2 / 8 * 8, 200), (length - 4096 - 992, 64)];
+    device.mark(STORE);
+    for (at, bytes) in places {
+        let stored = fill(at as u64 + 100, bytes);
+        mapping.store(at as u64, &stored).map_err(text)?;
+        versions.stored[4096 + at..][..bytes].copy_from_slice(&stored);
+    }
+    device.mark_return(STORE);
+    device.mark(SYNC);
+    mapping.sync(0, mapping.length()).map_err(text)?;
+    device.mark_return(SYNC);
+    versions.at_last.copy_from_slice(&versions.stored);
+    device.mark(STORE_AGAIN);
+    for (at, bytes) in [(16, 8), (8192, 128), (length - 4096 - 960, 16)] {
+        let stored = fill(at as u64 + 200, bytes);
+        mapping.store(at as u64, &stored).map_err(text)?;
+        versions.at_last[4096 + at..][..bytes].copy_from_slice(&stored);
+    }
+    device.mark_return(STORE_AGAIN);
+    device.mark(UNMAP);
+    mapping.unmap().map_err(text)?;
+    device.mark_return(UNMAP);
+    device.mark(END);
+    fs.checkpoint().map_err(text)?;
+    let events = device.stop_recording();
+    let mut failure = None;
+    let mut states = 0;
+    each_state(&start, &events, 0, STATES, &mut Random::new(7), &mut |cut, state| {
+        if failure.is_none() {
+            states += 1;
+            failure = recover(&setting, state, cut, &versions).err().map(|what| format!("{cut:?}: {what}"));
+        }
+    });
+    match failure {
+        Some(what) => Err(what),
+        None if states < 20 => Err(format!("{states} states are too few")),
+        None => Ok(()),
+    }
+}
+
+fn recover(setting: &Setting, state: CrashState, cut: Cut, versions: &Versions) -> Result<(), String> {
+    let device = state.device;
+    check_device(&device, true).map_err(|found| format!("check after the cut: {found}"))?;
+    let fs = mount(&device, &setting.mount)?;
+    let file = fs.lookup(InodeNumber::ROOT, b"f").map_err(text)?.inode;
+    let found = content(&fs, file).map_err(text)?;
+    versions.allow(cut, &found)?;
+    while fs.close_open_pages().map_err(text)? {}
+    fs.checkpoint().map_err(text)?;
+    let counts = check_device(&device, true).map_err(|found| format!("check of closed pages: {found}"))?;
+    if counts.open_pages > 0 {
+        return Err(format!("{} pages stay open", counts.open_pages));
+    }
+    fs.unmount().map_err(text)?;
+    check_device(&device, false).map_err(|found| format!("check after an unmount: {found}"))?;
+    let fs = mount(&device, &setting.mount)?;
+    if content(&fs, file).map_err(text)? != found {
+        return Err("it reads differently when it is closed".into());
+    }
+    Ok(())
+}
+
+fn cuts_of_large_blocks() -> Result<(), String> {
+    cuts(PersistenceDomain::Adr, 64 << 10)
+}
+
+fn cuts_of_single_pages() -> Result<(), String> {
+    cuts(PersistenceDomain::Adr, 4096)
+}
+
+/// Work in the background, and calls, meet a block that is mapped.
+fn pinned() -> Result<(), String> {
+    let setting = setting(PersistenceDomain::Adr, 16 << 10);
+    let device = setting.format();
+    let fs = mount(&device, &setting.mount)?;
+    let file = create(&fs, b"f")?;
+    let mut bytes = fill(1, 5 * 16_384);
+    write(&fs, file, 0, &bytes)?;
+    let mapping = fs.map(file, 0, bytes.len() as u64, true).map_err(text)?;
+    let refused = fs.write(file, 20_000, &[3; 100], WriteOptions::default());
+    fs.set_home(file, Home::Block).map_err(text)?;
+    while fs.move_homes().map_err(text)? {}
+    fs.write_back_all().map_err(text)?;
+    mapping.store(40_000, b"to its own pages").map_err(text)?;
+    bytes[40_000..40_016].copy_from_slice(b"to its own pages");
+    if !matches!(refused, Err(Error::Mapped)) {
+        return Err(format!("a call changed it: {refused:?}"));
+    }
+    if content(&fs, file).map_err(text)? != bytes {
+        return Err("a store is not seen".into());
+    }
+    drop(mapping);
+    fs.unmount().map_err(text)?;
+    check_device(&device, false).map(drop)
+}
+
+/// After a crash: the mount notes open pages, a scrub meets them, and what changes them makes them whole.
+fn unchecked() -> Result<(), String> {
+    for block_bytes in [4096, 16 << 10, 64 << 10, 1 << 20] {
+        let setting = setting(PersistenceDomain::Gpf, block_bytes);
+        let (device, mut bytes) = prepared(&setting)?;
+        let fs = mount(&device, &setting.mount)?;
+        let file = fs.lookup(InodeNumber::ROOT, b"f").map_err(text)?.inode;
+        let mapping = fs.map(file, 0, bytes.len() as u64, true).map_err(text)?;
+        mapping.store(5000, b"before the crash").map_err(text)?;
+        bytes[5000..5016].copy_from_slice(b"before the crash");
+        let device = Arc::new(device.fork());
+        drop(mapping);
+        drop(fs);
+        let fs = mount(&device, &setting.mount)?;
+        let mut scrub = fs.scrub();
+        while fs.scrub_step(&mut scrub) {}
+        let pages = bytes.len().div_ceil(4096) as u64;
+        if scrub.counts().open_pages < pages || !scrub.findings().is_empty() {
+            return Err(format!("the scrub met {} of {pages} open pages, {:?}", scrub.counts().open_pages, scrub.findings()));
+        }
+        for (offset, length) in [(5010, 600), (0, block_bytes as usize)] {
+            let new = fill(offset as u64 + 3, length);
+            write(&fs, file, offset as u64, &new)?;
+            bytes[offset..offset + length].copy_from_slice(&new);
+        }
+        fs.allocate(file, u64::from(block_bytes), 100, AllocateMode::Punch).map_err(text)?;
+        bytes[block_bytes as usize..block_bytes as usize + 100].fill(0);
+        fs.write_back_all().map_err(text)?;
+        if content(&fs, file).map_err(text)? != bytes {
+            return Err(format!("blocks of {block_bytes}: it reads differently"));
+        }
+        if fs.statistics().work.pages_closed > 0 {
+            return Err("nobody has closed any yet".into());
+        }
+        fs.unmount().map_err(text)?;
+        let counts = check_device(&device, false)?;
+        if counts.open_pages > 0 {
+            return Err(format!("{} pages are open after an unmount", counts.open_pages));
+        }
+        let fs = mount(&device, &setting.mount)?;
+        if content(&fs, file).map_err(text)? != bytes {
+            return Err(format!("blocks of {block_bytes}: it reads differently after an unmount"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn without_a_bug_nothing_is_caught() {
+    let _alone = alone();
+    for domain in [PersistenceDomain::Adr, PersistenceDomain::Gpf, PersistenceDomain::Process] {
+        for block_bytes in [4096, 16 << 10, 64 << 10] {
+            cuts(domain, block_bytes).unwrap_or_else(|what| panic!("{domain}, blocks of {block_bytes}: {what}"));
+        }
+    }
+    for scenario in [pinned, unchecked] {
+        run(Mutant::None, scenario).unwrap_or_else(|what| panic!("{what}"));
+    }
+}
+
+#[test]
+fn og1_open_mark_forgotten() {
+    is_caught(Mutant::OpenMarkForgotten, &[cuts_of_large_blocks, cuts_of_single_pages]);
+}
+
+#[test]
+fn og2_unchecked_forgotten() {
+    is_caught(Mutant::UncheckedForgotten, &[cuts_of_large_blocks]);
+}
+
+#[test]
+fn og3_closed_unflushed() {
+    is_caught(Mutant::ClosedUnflushed, &[cuts_of_large_blocks, cuts_of_single_pages]);
+}
+
+#[test]
+fn fm2_pins_ignored() {
+    is_caught(Mutant::PinsIgnored, &[pinned]);
+}
+
+#[test]
+fn fm3_fill_not_fenced() {
+    is_caught(Mutant::FillNotFenced, &[cuts_of_large_blocks]);
+}

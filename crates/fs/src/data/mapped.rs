@@ -1,0 +1,491 @@
+//! Files mapped into the process: loads and stores of a file's own pages, without calls.
+//!
+//! [FM1] A mapping is made of the file's extents in the memory zone: a list of file offset, place on the device and length, which the device
+//!       maps one behind the other. Data logs over the range become pages first, holes and unwritten space become pages of zeros, aligned
+//!       extents where a whole one is missing (`rows.rs`). So all its bytes are there, and they are the only ones: calls that read find them.
+//! [FM2] A mapping is a *pin* of its blocks in the file's range lock, set before the range is unlocked and until the mapping is gone. Who
+//!       wants such a block exclusively does not get it: write-back, moves, gathering, compaction and rewriting pass it over, and a call that
+//!       would change it is refused with `Mapped`. So its pages stay where they are, and the file's, and no data log lies over them.
+//! [FM3] Pages that a writable mapping covers are open before it exists (`open_pages.rs` [OG1]). Pages of zeros are fenced before the record
+//!       that has them (RULES R8), and so are the zeros behind the end of the file in its last page.
+//! [FM4] A mapping ends with the file: bytes behind the end cannot be reached through it. The last block of a file whose end is mapped is
+//!       pinned, so the end stays while the mapping lives.
+//! [FM5] When a writable mapping goes, the pages that no other one covers are closed, and the file's times say that it changed. What cannot be
+//!       closed now is noted as unchecked. Stores are durable when [`FileMapping::sync`] or the unmap has returned; without either a crash
+//!       leaves lines of 64 B, each with its old or a newer content.
+//! [FM6] A mapping holds its file like an open one: an unlinked file lives as long. An unmount is refused while there are mappings, and none is
+//!       made afterwards.
+
+use std::fmt;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+use tandemfs_device::{Fenced, Flushed, MappedMemory, MemoryRange, Structure};
+use tandemfs_format::inode::FILE_BYTES_MAX;
+use tandemfs_format::mapping::BlockChecksum;
+use tandemfs_format::{DataAddress, InodeNumber, LINE_BYTES, LineAddress, PAGE_BYTES, SECTOR_BYTES};
+
+use super::FileView;
+use super::commit::changed;
+use super::home::Moved;
+use super::rewrite::Rewrite;
+use crate::alloc::Need;
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
+use crate::index::block::{Base, BaseChange, Block, DataRun, NewExtent};
+use crate::index::tree::{self, Found};
+use crate::inodes::InCoreInode;
+use crate::mutant::{Mutant, on};
+use crate::space::Zone;
+use crate::statistics::add;
+use crate::types::Home;
+use crate::volume::Tx;
+use crate::wait::may_wait;
+
+const PAGE: u64 = PAGE_BYTES as u64;
+/// Blocks whose space one transaction fills with zeros (RULES R11), ...
+const FILL_BLOCKS: usize = 64;
+/// ... and most of their bytes: checksums of zeros take lines.
+const FILL_BYTES: u64 = 4 << 20;
+/// Blocks that a walk looks at under one lock of the inode.
+const WALK_BLOCKS: usize = 4096;
+
+/// A part of a mapped file, and where its bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MappedExtent {
+    /// Offset in the file, in bytes; a multiple of 4096.
+    pub file_offset: u64,
+    /// Offset in the memory zone, in bytes; a multiple of 4096.
+    pub device_offset: u64,
+    /// Length in bytes, a multiple of 4096.
+    pub bytes: u64,
+}
+
+/// A mapped range of a file ([`FileSystem::map`]). Offsets are bytes from its start. Accesses by several threads, by other mappings and by
+/// calls are like those of several processors to memory: aligned words of 8 bytes are whole.
+pub struct FileMapping<'f> {
+    memory: Box<dyn MappedMemory>,
+    length: u64,
+    extents: Vec<MappedExtent>,
+    pin: Pinned<'f>,
+}
+
+/// Keeps the blocks of a mapping ([FM2]) and its file ([FM6]).
+struct Pinned<'f> {
+    file_system: &'f FileSystem,
+    file: Arc<InCoreInode>,
+    blocks: Range<u64>,
+    writable: bool,
+    /// The pin, once it is set, until it is given up.
+    id: Option<u64>,
+}
+
+impl FileMapping<'_> {
+    /// Its length in bytes.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Where its pages are, in order. The last one ends with a whole page.
+    pub fn extents(&self) -> &[MappedExtent] {
+        &self.extents
+    }
+
+    /// The memory itself. Behind [`length`](Self::length) it goes on to the end of the page, and nobody may store there ([FM4]).
+    pub fn memory(&self) -> &dyn MappedMemory {
+        &*self.memory
+    }
+
+    /// Copies bytes out of it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` behind its end; errors of the device.
+    pub fn load(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        self.must_hold(offset, into.len() as u64)?;
+        Ok(self.memory.copy_out(offset, into)?)
+    }
+
+    /// Copies bytes into it. Others see them at once; [`sync`](Self::sync) makes them durable.
+    ///
+    /// # Errors
+    /// `InvalidArgument` behind its end; `ReadOnly` if it is not writable; errors of the device.
+    pub fn store(&self, offset: u64, from: &[u8]) -> Result<()> {
+        self.must_be_writable()?;
+        self.must_hold(offset, from.len() as u64)?;
+        Ok(self.memory.copy_in(offset, from)?)
+    }
+
+    /// Stores 8 bytes at a multiple of 8, at once.
+    ///
+    /// # Errors
+    /// As [`store`](Self::store); `InvalidArgument` at another offset.
+    pub fn store_word(&self, offset: u64, word: u64) -> Result<()> {
+        self.must_be_writable()?;
+        self.must_hold(offset, size_of::<u64>() as u64)?;
+        if !offset.is_multiple_of(size_of::<u64>() as u64) {
+            return Err(Error::InvalidArgument("a word is stored at a multiple of 8 B"));
+        }
+        Ok(self.memory.store_word(offset, word)?)
+    }
+
+    /// Makes what was stored to a range durable ([FM5]).
+    ///
+    /// # Errors
+    /// `InvalidArgument` behind its end; errors of the device.
+    pub fn sync(&self, offset: u64, length: u64) -> Result<()> {
+        self.must_hold(offset, length)?;
+        if self.pin.file_system.volume.drive.domain().needs_flush() {
+            let first = offset / LINE_BYTES as u64 * LINE_BYTES as u64;
+            self.memory.flush(first, offset + length - first)?;
+        }
+        self.memory.fence();
+        Ok(())
+    }
+
+    /// Ends the mapping, as dropping it does, and says whether its pages have checksums again.
+    ///
+    /// # Errors
+    /// Those of closing the pages ([FM5]): the mapping is gone all the same.
+    pub fn unmap(self) -> Result<()> {
+        let Self { memory, mut pin, .. } = self;
+        drop(memory);
+        pin.end()
+    }
+
+    fn must_hold(&self, offset: u64, length: u64) -> Result<()> {
+        match offset.checked_add(length) {
+            Some(end) if end <= self.length => Ok(()),
+            _ => Err(Error::InvalidArgument("a mapping ends with the range that it was made for")),
+        }
+    }
+
+    fn must_be_writable(&self) -> Result<()> {
+        if self.pin.writable { Ok(()) } else { Err(Error::ReadOnly) }
+    }
+}
+
+impl fmt::Debug for FileMapping<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { length, extents, pin, .. } = self;
+        let (inode, writable) = (pin.file.number, pin.writable);
+        let mut mapping = formatter.debug_struct("FileMapping");
+        mapping.field("inode", &inode).field("writable", &writable).field("length", length).field("extents", extents);
+        mapping.finish_non_exhaustive()
+    }
+}
+
+impl Pinned<'_> {
+    /// [FM5]
+    fn end(&mut self) -> Result<()> {
+        let Some(id) = self.id.take() else { return Ok(()) };
+        let (first, last) = (self.blocks.start, self.blocks.end - 1);
+        let ranges = &self.file.ranges;
+        let range = ranges.exclusive_to_map(first, last);
+        ranges.unpin(id);
+        let result = match &range {
+            _ if !self.writable => Ok(()),
+            Err(_) => Err(Error::WouldWait),
+            Ok(_) => self.close(),
+        };
+        if result.is_err() {
+            self.file_system.unchecked.lock().add(self.file.number);
+        }
+        result
+    }
+
+    fn close(&self) -> Result<()> {
+        let block_bytes = u64::from(self.file_system.volume.geometry.block_bytes());
+        // Copies that a page cache was compared with may be older than the stores.
+        self.file.duplicates.forget(self.blocks.start * block_bytes, self.blocks.end.saturating_mul(block_bytes));
+        let mut at = self.blocks.start;
+        let mut others = self.file.ranges.pins(self.blocks.start, self.blocks.end - 1);
+        others.retain(|pin| pin.writable);
+        others.sort_by_key(|pin| pin.first);
+        for pin in others {
+            if at < pin.first {
+                self.file_system.close_blocks(&self.file, at..pin.first, true)?;
+            }
+            at = at.max(pin.last.saturating_add(1));
+        }
+        if at < self.blocks.end {
+            self.file_system.close_blocks(&self.file, at..self.blocks.end, true)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            tracing::warn!(inode = self.file.number.get(), %error, "mapped pages have no checksums until they are closed");
+        }
+        self.file_system.mappings.leave();
+        self.file_system.forget(self.file.number, 1);
+    }
+}
+
+impl FileSystem {
+    /// Maps a range of a regular file whose home is the memory zone ([FM1]). It begins at a multiple of 4096 B and ends at the latest with
+    /// the file. Data of the range that lies elsewhere, in data logs or in the block zone, is moved first; holes get space.
+    ///
+    /// While the mapping lives, calls read its bytes, and calls that would change them, or the end of the file in its last block, are refused.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an empty range, one that begins or ends elsewhere, and for what is no regular file. `NotSupported` for a file of
+    /// another home, and on a drive whose loads and stores mean more than those of memory. `NoSpace` if the memory zone has no room for what
+    /// has to be there. `DamagedData`, `LostData`, `Damaged`: what is damaged is not mapped. `Device` if the device cannot map the file's
+    /// extents. `Mapped` if blocks are in use otherwise. `ReadOnly`, `Stopped`, `Unmounting`.
+    pub fn map(&self, number: InodeNumber, offset: u64, length: u64, writable: bool) -> Result<FileMapping<'_>> {
+        may_wait()?;
+        self.volume.health.check_writable()?;
+        if length == 0 {
+            return Err(Error::InvalidArgument("an empty range"));
+        }
+        if !offset.is_multiple_of(PAGE) {
+            return Err(Error::InvalidArgument("a mapping begins at a multiple of 4096 B"));
+        }
+        if self.volume.drive.mapping_unit().is_none() {
+            return Err(Error::NotSupported("this drive maps no ranges of its memory"));
+        }
+        let file = self.inodes.get(&self.volume, number)?;
+        file.must_be_regular("only regular files are mapped")?;
+        let end = offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge)?;
+        let block_bytes = u64::from(self.volume.geometry.block_bytes());
+        let blocks = offset / block_bytes..end.div_ceil(block_bytes);
+        self.mappings.enter()?;
+        self.inodes.hold(number, 1);
+        let mut pin = Pinned { file_system: self, file: file.clone(), blocks, writable, id: None };
+        let (id, extents, memory) = self.with_room(|| {
+            self.map_once(&file, offset..end, writable).inspect_err(|_| self.unchecked.lock().add(number)) // what it has opened
+        })?;
+        pin.id = Some(id);
+        Ok(FileMapping { memory, length, extents, pin })
+    }
+
+    fn map_once(&self, file: &InCoreInode, bytes: Range<u64>, writable: bool) -> Result<(u64, Vec<MappedExtent>, Box<dyn MappedMemory>)> {
+        let block_bytes = u64::from(self.volume.geometry.block_bytes());
+        let blocks = bytes.start / block_bytes..bytes.end.div_ceil(block_bytes);
+        self.bring_home(file, &blocks)?;
+        let range = file.ranges.exclusive_to_map(blocks.start, blocks.end - 1)?;
+        let view = self.view(file)?;
+        if bytes.end > view.size {
+            return Err(Error::InvalidArgument("a mapping ends with the file at the latest"));
+        }
+        if view.zone != Zone::Memory {
+            return Err(Error::NotSupported("only a file whose home is the memory zone is mapped"));
+        }
+        self.fold_logs(file, &view, &blocks)?;
+        let end_of_space = view.size.min(blocks.end * block_bytes);
+        self.reserve(file, blocks.start * block_bytes, end_of_space)?;
+        let mut at = blocks.start;
+        while at < blocks.end {
+            at = self.fill_step(file, at..blocks.end, writable)?;
+        }
+        if writable {
+            self.open_blocks(file, blocks.clone())?;
+        }
+        let extents = self.extents_of(file, &view, &blocks, &bytes)?;
+        if view.tail_stale && blocks.end * block_bytes >= view.size && bytes.end.next_multiple_of(PAGE) >= view.size {
+            self.zero_tail(file, &view, &extents, writable)?;
+        }
+        let ranges: Vec<MemoryRange> =
+            extents.iter().map(|extent| MemoryRange { offset: extent.device_offset, length: extent.bytes }).collect();
+        let memory = self.volume.drive.map(&ranges, writable)?;
+        file.duplicates.forget(bytes.start, bytes.end);
+        let id = range.pin(blocks.start, blocks.end - 1, writable); // [FM2]
+        Ok((id, extents, memory))
+    }
+
+    /// Moves what lies in the block zone, as a move to the home of the file does.
+    fn bring_home(&self, file: &InCoreInode, blocks: &Range<u64>) -> Result<()> {
+        if self.view(file)?.zone != Zone::Memory || !self.volume.geometry.has_block_zone() {
+            return Ok(());
+        }
+        drop(file.ranges.exclusive_to_map(blocks.start, blocks.end - 1)?); // leases are recalled
+        let mut from = Some(blocks.start);
+        while let Some(at) = from.filter(|at| *at < blocks.end) {
+            let elsewhere = self.blocks_elsewhere(file, Some(Home::Memory), at)?;
+            let inside: Vec<u64> = elsewhere.blocks.into_iter().filter(|block| blocks.contains(block)).collect();
+            self.move_piece(file, &inside, &mut |block| match self.move_block_home(file, block)? {
+                Moved::Bytes | Moved::AtHome => Ok(()),
+                Moved::InUse => Err(Error::Mapped),
+            })?;
+            from = elsewhere.next;
+        }
+        Ok(())
+    }
+
+    /// Visits the blocks of a range that are no holes, some at a time. The caller holds the range.
+    fn each_block(
+        &self,
+        file: &InCoreInode,
+        view: &FileView,
+        blocks: &Range<u64>,
+        visit: &mut dyn FnMut(u64, Block) -> Result<()>,
+    ) -> Result<()> {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let (mut found, mut next) = (Vec::new(), blocks.end);
+            let _ended = self.mapped(file, view, |root| {
+                tree::walk_range(&self.volume, view.owner, root, at..blocks.end, &mut |item| {
+                    match item {
+                        Found::Block(block, record) => found.push((block, Block::of_record(&self.volume, view.owner, record)?)),
+                        Found::Lost(lost) => {
+                            let offset = lost.start * u64::from(self.volume.geometry.block_bytes());
+                            return Err(Error::LostData { inode: file.number, offset });
+                        }
+                        Found::Page { .. } | Found::Run(..) => {}
+                    }
+                    if found.len() < WALK_BLOCKS {
+                        return Ok(ControlFlow::Continue(()));
+                    }
+                    next = found.last().map_or(blocks.end, |(block, _)| block + 1);
+                    Ok(ControlFlow::Break(()))
+                })
+            })?;
+            found.into_iter().try_for_each(|(number, block)| visit(number, block))?;
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// Makes pages of blocks that have data logs.
+    fn fold_logs(&self, file: &InCoreInode, view: &FileView, blocks: &Range<u64>) -> Result<()> {
+        self.each_block(file, view, blocks, &mut |number, block| {
+            if let Some(byte) = block.first_lost(0..block.base.data_bytes(), |_| None) {
+                let offset = number * u64::from(self.volume.geometry.block_bytes()) + u64::from(byte);
+                return Err(Error::LostData { inode: file.number, offset });
+            }
+            let sectors = self.whole_sectors(view, &block, number);
+            if block.has_logs() {
+                // Write-back alone would leave small logs over no pages to the block zone.
+                let is_short = block.base.sectors() < sectors;
+                self.rewrite_locked(file, number, if is_short { Rewrite::Lengthen(sectors) } else { Rewrite::WriteBack })?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes some unwritten pages of a range pages of zeros, open ones if they will be stored to. Returns the block to go on with.
+    fn fill_step(&self, file: &InCoreInode, blocks: Range<u64>, writable: bool) -> Result<u64> {
+        let volume = &self.volume;
+        let mut state = file.state.write()?;
+        if state.removed {
+            return Err(Error::Stale(file.number));
+        }
+        let (owner, old_root) = (state.owner(file.number), state.root());
+        let (mut unwritten, mut next, mut bytes) = (Vec::new(), blocks.end, 0);
+        let _ended = tree::walk_range(volume, owner, old_root, blocks.clone(), &mut |item| {
+            let Found::Block(number, record) = item else { return Ok(ControlFlow::Continue(())) };
+            let block = Block::of_record(volume, owner, record)?;
+            if let Base::Unwritten(run) = block.base {
+                let DataAddress::Page(page) = run.at else { return Err(Error::NoSpace { zone: "memory" }) };
+                bytes += u64::from(block.base.bytes());
+                unwritten.push((number, block, run, page));
+            }
+            if unwritten.len() < FILL_BLOCKS && bytes < FILL_BYTES {
+                return Ok(ControlFlow::Continue(()));
+            }
+            next = number + 1;
+            Ok(ControlFlow::Break(()))
+        })?;
+        if unwritten.is_empty() {
+            return Ok(next);
+        }
+        drop(state); // the range keeps them; no lock of an inode is held while the device works (RULES R9)
+        let mut fenced = Fenced::nothing_stored();
+        for (page, count) in in_rows(unwritten.iter().map(|(_, _, run, page)| (*page, run.count.into()))) {
+            fenced = zero(self, page, count)?; // [FM3]
+        }
+        let opens = writable && volume.checksums && !on(Mutant::OpenMarkForgotten);
+        let zero_checksum = volume.data_checksum(&[0; SECTOR_BYTES]);
+        state = file.state.write()?;
+        if state.removed {
+            return Err(Error::Stale(file.number));
+        }
+        let (mut tx, mut new, mut root) = (Tx::new(volume), state.inode.clone(), state.root());
+        for (number, old, run, _) in &unwritten {
+            let base = match (opens, run.checksum.vector()) {
+                (true, vector) => BaseChange::To(Base::Written(DataRun { checksum: BlockChecksum::Open(vector), ..*run })),
+                (false, _) => {
+                    let checksums = if volume.checksums {
+                        std::iter::repeat_n(zero_checksum, run.count as usize).collect()
+                    } else {
+                        Default::default()
+                    };
+                    BaseChange::Fill(NewExtent { at: run.at, count: run.count, checksums })
+                }
+            };
+            old.replace(&mut tx, volume, owner, &mut root, *number, base, &old.logs, Need::Transient)?;
+        }
+        new.root = root.to_bytes();
+        changed(&mut new);
+        file.commit(tx, &mut state, new, fenced, Flushed::nothing_written())?;
+        add(&volume.live.work.home_written_bytes, bytes);
+        Ok(next)
+    }
+
+    /// The extents of a range of whole blocks in the memory zone, cut to whole pages around `bytes`.
+    fn extents_of(&self, file: &InCoreInode, view: &FileView, blocks: &Range<u64>, bytes: &Range<u64>) -> Result<Vec<MappedExtent>> {
+        let block_bytes = u64::from(self.volume.geometry.block_bytes());
+        let (mut extents, mut at): (Vec<MappedExtent>, u64) = (Vec::new(), bytes.start);
+        let end = bytes.end.next_multiple_of(PAGE);
+        self.each_block(file, view, blocks, &mut |number, block| {
+            let start = number * block_bytes;
+            let Base::Written(DataRun { at: DataAddress::Page(page), count, .. }) = block.base else {
+                return Err(Error::NoSpace { zone: "memory" }); // it went to the block zone for want of room
+            };
+            let to = (start + u64::from(count) * PAGE).min(end);
+            if block.has_logs() || start > at || to <= at {
+                return Err(Error::Mapped); // it is in use otherwise
+            }
+            let (device_offset, length) = (page.offset_bytes() + (at - start), to - at);
+            match extents.last_mut().filter(|last| last.device_offset + last.bytes == device_offset) {
+                Some(last) => last.bytes += length,
+                None => extents.push(MappedExtent { file_offset: at, device_offset, bytes: length }),
+            }
+            at = to;
+            Ok(())
+        })?;
+        if at < end { Err(Error::Mapped) } else { Ok(extents) }
+    }
+
+    /// Zeroes what is behind the end of the file in its last page ([FM3]).
+    fn zero_tail(&self, file: &InCoreInode, view: &FileView, extents: &[MappedExtent], writable: bool) -> Result<()> {
+        let block = view.size / u64::from(self.volume.geometry.block_bytes());
+        let Some(last) = extents.last().filter(|last| view.size < last.file_offset + last.bytes) else { return Ok(()) };
+        self.open_blocks(file, block..block + 1)?; // they change under their record
+        let at = last.device_offset + (view.size - last.file_offset);
+        let zeros = [0; SECTOR_BYTES];
+        let length = (at.next_multiple_of(PAGE) - at) as usize;
+        let (line, skip) = (LineAddress::new(at / LINE_BYTES as u64), at % LINE_BYTES as u64);
+        let lines = self.volume.drive.store_within(Structure::Data, line, skip, &zeros[..length])?;
+        let _durable = self.volume.drive.fence(self.volume.drive.flush_lines(lines));
+        if writable || file.ranges.pins(block, block).iter().any(|pin| pin.writable) {
+            return Ok(());
+        }
+        self.close_blocks(file, block..block + 1, false).map(drop)
+    }
+}
+
+/// Pages in rows, from extents in the order of the file.
+fn in_rows(extents: impl Iterator<Item = (LineAddress, u64)>) -> Vec<(LineAddress, u64)> {
+    let mut rows: Vec<(LineAddress, u64)> = Vec::new();
+    for (page, count) in extents {
+        match rows.last_mut().filter(|(first, pages)| DataAddress::Page(*first).nth(*pages) == DataAddress::Page(page)) {
+            Some((_, pages)) => *pages += count,
+            None => rows.push((page, count)),
+        }
+    }
+    rows
+}
+
+/// Zeroes pages, durably. The bug: nothing is flushed.
+fn zero(fs: &FileSystem, page: LineAddress, count: u64) -> Result<Fenced> {
+    let drive = &fs.volume.drive;
+    if on(Mutant::FillNotFenced) {
+        let _lost = drive.store(Structure::Data, page, &vec![0; count as usize * PAGE_BYTES])?;
+        return Ok(Fenced::nothing_stored());
+    }
+    Ok(drive.zero_pages(Structure::Data, page, count)?)
+}
