@@ -13,7 +13,7 @@ use tandemfs_device::PersistenceDomain;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::mutant::Mutant;
-use tandemfs_fs::{AllocateMode, Error, FileSystem, Home, NewInode, SetAttributes, WriteOptions};
+use tandemfs_fs::{AllocateMode, FileSystem, Home, NewInode, SetAttributes, WriteOptions};
 
 const WORD: usize = 8;
 const STATES: u64 = 12;
@@ -172,6 +172,61 @@ fn recover(setting: &Setting, state: CrashState, cut: Cut, versions: &Versions) 
     Ok(())
 }
 
+/// Every cut of a write by a call to a mapped range: all of it or nothing, and stores of others stay.
+fn cuts_of_writes(domain: PersistenceDomain, block_bytes: u32, writable: bool) -> Result<(), String> {
+    let setting = setting(domain, block_bytes);
+    let device = setting.format();
+    let fs = mount(&device, &setting.mount)?;
+    let file = create(&fs, b"f")?;
+    let mut before = fill(1, 70_000);
+    write(&fs, file, 0, &before)?;
+    let mapping = fs.map(file, 0, before.len() as u64, writable).map_err(text)?;
+    if writable {
+        mapping.store(19_990, &[8; 10]).and_then(|()| mapping.sync(0, 70_000)).map_err(text)?;
+        before[19_990..20_000].fill(8);
+    }
+    fs.checkpoint().map_err(text)?;
+    let (start, mut after) = (device.fork(), before.clone());
+    after[20_000..29_003].copy_from_slice(&fill(5, 9003));
+    device.start_recording();
+    device.mark(0);
+    write(&fs, file, 20_000, &after[20_000..29_003])?;
+    device.mark_return(0);
+    let events = device.stop_recording();
+    let mut seen = vec![0; after.len()];
+    mapping.load(0, &mut seen).map_err(text)?;
+    if seen != after {
+        return Err("the mapping does not see what the call wrote".into());
+    }
+    let mut failure = None;
+    each_state(&start, &events, 0, STATES, &mut Random::new(7), &mut |cut, state| {
+        let found = || -> Result<(), String> {
+            check_device(&state.device, true).map_err(|found| format!("check after the cut: {found}"))?;
+            let fs = mount(&state.device, &setting.mount)?;
+            let file = fs.lookup(InodeNumber::ROOT, b"f").map_err(text)?.inode;
+            let found = content(&fs, file).map_err(text)?;
+            if found != after && (cut.between || found != before) {
+                return Err("it is neither as before nor as after the call".into());
+            }
+            fs.unmount().map_err(text)?;
+            let counts = check_device(&state.device, false).map_err(|found| format!("check after an unmount: {found}"))?;
+            if counts.open_pages == 0 { Ok(()) } else { Err("pages stay open".into()) }
+        };
+        if failure.is_none() {
+            failure = found().err().map(|what| format!("{cut:?}: {what}"));
+        }
+    });
+    failure.map_or(Ok(()), Err)
+}
+
+fn cuts_of_writes_to_pages() -> Result<(), String> {
+    cuts_of_writes(PersistenceDomain::Adr, 4096, true)
+}
+
+fn cuts_of_writes_to_blocks() -> Result<(), String> {
+    cuts_of_writes(PersistenceDomain::Gpf, 64 << 10, true)
+}
+
 fn cuts_of_large_blocks() -> Result<(), String> {
     cuts(PersistenceDomain::Adr, 64 << 10)
 }
@@ -189,14 +244,17 @@ fn pinned() -> Result<(), String> {
     let mut bytes = fill(1, 5 * 16_384);
     write(&fs, file, 0, &bytes)?;
     let mapping = fs.map(file, 0, bytes.len() as u64, true).map_err(text)?;
-    let refused = fs.write(file, 20_000, &[3; 100], WriteOptions::default());
+    write(&fs, file, 20_000, &[3; 100])?;
+    bytes[20_000..20_100].fill(3);
     fs.set_home(file, Home::Block).map_err(text)?;
     while fs.move_homes().map_err(text)? {}
     fs.write_back_all().map_err(text)?;
     mapping.store(40_000, b"to its own pages").map_err(text)?;
     bytes[40_000..40_016].copy_from_slice(b"to its own pages");
-    if !matches!(refused, Err(Error::Mapped)) {
-        return Err(format!("a call changed it: {refused:?}"));
+    let mut seen = vec![0; bytes.len()];
+    mapping.load(0, &mut seen).map_err(text)?;
+    if seen != bytes {
+        return Err("what a call wrote is not seen".into());
     }
     if content(&fs, file).map_err(text)? != bytes {
         return Err("a store is not seen".into());
@@ -261,6 +319,12 @@ fn without_a_bug_nothing_is_caught() {
             cuts(domain, block_bytes).unwrap_or_else(|what| panic!("{domain}, blocks of {block_bytes}: {what}"));
         }
     }
+    for domain in [PersistenceDomain::Adr, PersistenceDomain::Gpf, PersistenceDomain::Process] {
+        for (block_bytes, writable) in [(4096, true), (64 << 10, true), (16 << 10, false)] {
+            let found = cuts_of_writes(domain, block_bytes, writable);
+            found.unwrap_or_else(|what| panic!("{domain}, blocks of {block_bytes}, {writable}: {what}"));
+        }
+    }
     for scenario in [pinned, unchecked] {
         run(Mutant::None, scenario).unwrap_or_else(|what| panic!("{what}"));
     }
@@ -279,6 +343,16 @@ fn og2_unchecked_forgotten() {
 #[test]
 fn og3_closed_unflushed() {
     is_caught(Mutant::ClosedUnflushed, &[cuts_of_large_blocks, cuts_of_single_pages]);
+}
+
+#[test]
+fn mw2_mapped_home_first() {
+    is_caught(Mutant::MappedHomeFirst, &[cuts_of_writes_to_pages, cuts_of_writes_to_blocks]);
+}
+
+#[test]
+fn mw2_mapped_home_forgotten() {
+    is_caught(Mutant::MappedHomeForgotten, &[cuts_of_writes_to_pages, cuts_of_writes_to_blocks]);
 }
 
 #[test]

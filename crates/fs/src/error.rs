@@ -113,8 +113,8 @@ pub enum Error {
         /// Offset of the first lost byte that was asked for, in the file.
         offset: u64,
     },
-    /// Some of the bytes are mapped, and change through the mapping alone until it is gone.
-    #[error("the file is mapped there; it can be changed by calls when it is unmapped")]
+    /// Some of the blocks are mapped, and stay as they are but for their bytes until the mapping is gone.
+    #[error("the file is mapped there; this is possible when it is unmapped")]
     Mapped,
     /// Mappings are in use: the file system cannot be unmounted.
     #[error("{count} mappings of files are in use")]

@@ -91,6 +91,10 @@ pub enum Mutant {
     UncheckedForgotten,
     /// [FM3] of `data/mapped.rs`: holes become open pages before the zeros there are durable.
     FillNotFenced,
+    /// [MW2] of `data/mapped_write.rs`: bytes are in mapped pages before the data logs are durable that make the call atomic.
+    MappedHomeFirst,
+    /// [MW2] of `data/mapped_write.rs`: the data logs go, and their bytes were not copied to the mapped pages.
+    MappedHomeForgotten,
     /// [FM2] of `data/mapped.rs`: mapped blocks are rewritten, moved and freed like others.
     PinsIgnored,
     /// [BR4] of `index/runs.rs`: a block of a run gets a record of its own, and the run keeps the block too.

@@ -115,6 +115,8 @@ counters! {
         home_written_bytes,
         /// Bytes of blocks that moved to the homes of their files.
         home_moved_bytes,
+        /// Pieces of writes by calls that went to mapped pages, by data logs that were copied home.
+        mapped_writes,
         /// Pages that were open for a mapping and have checksums again.
         pages_closed,
         /// Bytes of the memory zone that write-back freed.

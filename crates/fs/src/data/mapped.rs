@@ -5,7 +5,8 @@
 //!       extents where a whole one is missing (`rows.rs`). So all its bytes are there, and they are the only ones: calls that read find them.
 //! [FM2] A mapping is a *pin* of its blocks in the file's range lock, set before the range is unlocked and until the mapping is gone. Who
 //!       wants such a block exclusively does not get it: write-back, moves, gathering, compaction and rewriting pass it over, and a call that
-//!       would change it is refused with `Mapped`. So its pages stay where they are, and the file's, and no data log lies over them.
+//!       would change it is refused with `Mapped`, but for a write, which reaches its pages (`mapped_write.rs`). So its pages stay where they
+//!       are, and the file's, and no data log lies over them.
 //! [FM3] Pages that a writable mapping covers are open before it exists (`open_pages.rs` [OG1]). Pages of zeros are fenced before the record
 //!       that has them (RULES R8), and so are the zeros behind the end of the file in its last page.
 //! [FM4] A mapping ends with the file: bytes behind the end cannot be reached through it. The last block of a file whose end is mapped is
@@ -228,7 +229,8 @@ impl FileSystem {
     /// Maps a range of a regular file whose home is the memory zone ([FM1]). It begins at a multiple of 4096 B and ends at the latest with
     /// the file. Data of the range that lies elsewhere, in data logs or in the block zone, is moved first; holes get space.
     ///
-    /// While the mapping lives, calls read its bytes, and calls that would change them, or the end of the file in its last block, are refused.
+    /// While the mapping lives, calls read its bytes, and those that write bytes write its pages. Other calls that would change them, or the end
+    /// of the file in its last block, are refused.
     ///
     /// # Errors
     /// `InvalidArgument` for an empty range, one that begins or ends elsewhere, and for what is no regular file. `NotSupported` for a file of

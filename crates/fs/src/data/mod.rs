@@ -13,6 +13,7 @@ mod layout;
 mod link_target;
 pub(crate) mod log_plan;
 mod mapped;
+mod mapped_write;
 mod modified;
 mod move_pieces;
 mod moves;

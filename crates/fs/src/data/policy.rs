@@ -95,6 +95,11 @@ impl WritePolicy {
         Self { block_bytes: block_bytes.into(), threshold, in_place_bytes, modified_lines, stores_in_place }
     }
 
+    /// A policy for bytes that have to be data logs: no block is split off, nothing goes in place.
+    pub(super) fn by_logs(options: &MountOptions, block_bytes: u32) -> Self {
+        Self::new(options, Some(1 << 31), block_bytes, false)
+    }
+
     /// Whether the block at `block_start` lies whole within the threshold-aligned part of the write. Such a block takes the block path
     /// without a read (RomeFS §3.3).
     pub(super) fn is_split_off(&self, write: &Range<u64>, block_start: u64) -> bool {

@@ -50,10 +50,11 @@ use crate::wait::may_wait;
 static ZEROS: [u8; SECTOR_BYTES] = [0; SECTOR_BYTES];
 
 impl FileSystem {
-    /// Writes bytes. Durable when it returns; atomic for each piece of up to [`TX_DATA_MAX`] bytes.
+    /// Writes bytes. Durable when it returns; atomic for each piece of up to [`TX_DATA_MAX`] bytes, of 32 KiB where blocks are mapped
+    /// (`mapped_write.rs`).
     ///
     /// # Errors
-    /// `NoSpace` if a zone is full, `FileTooLarge` beyond the largest file. If a later piece of a long write fails, the call returns the
+    /// `NoSpace` if a zone is full, `FileTooLarge` beyond the largest file, `Mapped` if it grows a file whose last block is mapped. If a later piece of a long write fails, the call returns the
     /// number of bytes written before that piece.
     pub fn write(&self, number: InodeNumber, offset: u64, from: &[u8], options: WriteOptions) -> Result<usize> {
         self.write_pieces(number, offset, from, options).map(|(written, _)| written)
@@ -87,6 +88,11 @@ impl FileSystem {
             let (data, later) = rest.split_at(mutants::piece(at, piece, &self.volume));
             match self.with_room(|| self.write_piece(&file, at, (data, later), options, &rows)) {
                 Ok(behind) => (done, end) = (done + data.len(), behind),
+                Err(Error::Mapped) if !options.append => match self.with_room(|| self.write_around_pins(&file, at, data, options, &rows)) {
+                    Ok(written) => (done, end) = (done + written, at + written as u64),
+                    Err(error) if done == 0 => return Err(error),
+                    Err(_) => break,
+                },
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
             }
@@ -96,7 +102,7 @@ impl FileSystem {
     }
 
     /// Writes one transaction and returns the offset behind it. `later` are the bytes after `data`, which later transactions write.
-    fn write_piece(
+    pub(super) fn write_piece(
         &self,
         file: &Arc<InCoreInode>,
         offset: u64,

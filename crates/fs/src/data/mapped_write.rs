@@ -1,0 +1,144 @@
+//! Writes by calls to blocks that are mapped (WineFS §3.4: the data journal is the data log).
+//!
+//! [MW1] The bytes get to the block's own pages: what is mapped stays where it is (`mapped.rs` [FM2]), and its mappings see them.
+//! [MW2] They are data logs first, by one transaction, which makes the call atomic like any write. Then they are copied home, flushed and
+//!       fenced, and a second transaction drops the logs, all before the call is answered: no replay undoes a store that a program made
+//!       through a mapping after it. A crash between leaves logs over the block, which nobody maps any more.
+//! [MW3] Only the written bytes are copied, so stores to others of the same line are not undone. Stores to the same bytes while the call runs
+//!       may be lost, or may be found beside its bytes: programs order what they share.
+//! [MW4] Pages that change so are open (`open_pages.rs` [OG1]), also where they are mapped for loads alone: then they are opened for the call
+//!       and closed before it ends.
+//! [MW5] A piece is at most what the logs of one block hold at any offset, so a longer write is several transactions. It does not move the end
+//!       of the file: with a mapped last block it cannot grow.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tandemfs_device::{Fenced, Flushed, Lines, Structure};
+use tandemfs_format::{DataAddress, LINE_BYTES, LineAddress};
+
+use super::commit::{commit, touch};
+use super::plan::{Planner, split};
+use super::policy::WritePolicy;
+use super::rows::Rows;
+use super::target::{Action, Target};
+use super::transfer::transfer;
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
+use crate::index::block::{Base, Block, DataRun};
+use crate::inodes::InCoreInode;
+use crate::mutant::{Mutant, on};
+use crate::statistics::count;
+use crate::types::WriteOptions;
+use crate::volume::Tx;
+
+/// Most bytes of a piece ([MW5]): eight pages, which are nine data logs at most.
+const PIECE_BYTES: u64 = 32 << 10;
+
+impl FileSystem {
+    /// Writes the first bytes of a range of which some blocks are mapped: up to the first of them, or to mapped ones. Returns their number; 0
+    /// if none is mapped any more.
+    pub(super) fn write_around_pins(
+        &self,
+        file: &Arc<InCoreInode>,
+        offset: u64,
+        data: &[u8],
+        options: WriteOptions,
+        rows: &RefCell<Rows<'_>>,
+    ) -> Result<usize> {
+        let block_bytes = u64::from(self.volume.geometry.block_bytes());
+        let (first, last) = (offset / block_bytes, (offset + data.len() as u64 - 1) / block_bytes);
+        let pins = file.ranges.pins(first, last);
+        let Some(next) = pins.iter().map(|pin| pin.first.max(first)).min() else { return Ok(0) };
+        if next > first {
+            let before = &data[..(next * block_bytes - offset) as usize];
+            return self.write_piece(file, offset, (before, &[]), options, rows).map(|_| before.len());
+        }
+        let mut end = first + 1;
+        while pins.iter().any(|pin| pin.first <= end && end <= pin.last) {
+            end += 1;
+        }
+        let most = (end * block_bytes - offset).min(PIECE_BYTES - offset % PIECE_BYTES);
+        let piece = &data[..data.len().min(most as usize)];
+        self.write_to_pinned(file, offset, piece, options).map(|was| if was { piece.len() } else { 0 })
+    }
+
+    /// Writes to blocks that are all mapped; false if they are not any more.
+    fn write_to_pinned(&self, file: &InCoreInode, offset: u64, data: &[u8], options: WriteOptions) -> Result<bool> {
+        let block_bytes = u64::from(self.volume.geometry.block_bytes());
+        let end = offset + data.len() as u64;
+        let blocks = offset / block_bytes..end.div_ceil(block_bytes);
+        let _range = file.ranges.exclusive_to_map(blocks.start, blocks.end - 1)?;
+        let pins = file.ranges.pins(blocks.start, blocks.end - 1);
+        let is_pinned =
+            |block: u64, stores: bool| pins.iter().any(|pin| pin.first <= block && block <= pin.last && (pin.writable || !stores));
+        if !blocks.clone().all(|block| is_pinned(block, false)) {
+            return Ok(false);
+        }
+        if end > self.view(file)?.size {
+            return Err(Error::Mapped); // [MW5]
+        }
+        file.duplicates.forget(offset, end);
+        let to_close: Vec<u64> = blocks.clone().filter(|block| !is_pinned(*block, true)).collect();
+        for block in &to_close {
+            self.open_blocks(file, *block..block + 1)?; // [MW4]
+        }
+        let written = self.log_and_copy(file, offset, data, options);
+        for block in to_close {
+            if let Err(error) = self.close_blocks(file, block..block + 1, false) {
+                self.unchecked.lock().add(file.number);
+                tracing::warn!(inode = file.number.get(), %error, block, "mapped pages have no checksums until they are closed");
+            }
+        }
+        written.map(|()| true)
+    }
+
+    /// [MW2]
+    fn log_and_copy(&self, file: &InCoreInode, offset: u64, data: &[u8], options: WriteOptions) -> Result<()> {
+        let (volume, end) = (&self.volume, offset + data.len() as u64);
+        let (view, policy) = (self.view(file)?, WritePolicy::by_logs(&self.options, volume.geometry.block_bytes()));
+        let mut tx = Tx::new(volume);
+        let mut targets = self.mapped(file, &view, |root| split(volume, &view, root, (offset, data), &[]))?;
+        let copies = targets.iter().map(copies_of).collect::<Result<SmallVec<[_; 2]>>>()?;
+        Planner::new(volume, &view, &policy, offset..end, view.size).plan_all(&mut tx, &mut targets)?;
+        if !targets.iter().all(|target| matches!(target.action, Action::Logs { .. })) {
+            return Err(Error::NoSpace { zone: "memory" }); // no slots, and a mapped block cannot go elsewhere
+        }
+        let durable = tx.suspect_if_failed(transfer(volume, &mut targets))?;
+        let copy_home = || -> Result<_> {
+            let mut in_flight = Lines::none();
+            for (at, bytes) in copies.iter().flatten() {
+                let (line, skip) = (LineAddress::new(at / LINE_BYTES as u64), at % LINE_BYTES as u64);
+                let stored = volume.drive.store_within(Structure::Data, line, skip, bytes)?;
+                in_flight = in_flight.and(volume.drive.flush_lines(stored)); // [MW3]
+            }
+            Ok(volume.drive.fence(in_flight))
+        };
+        if on(Mutant::MappedHomeFirst) {
+            drop(copy_home()?);
+        }
+        commit(tx, file, &mut targets, durable, |inode| touch(inode, options))?;
+        let fenced = if on(Mutant::MappedHomeForgotten) { Fenced::nothing_stored() } else { copy_home()? };
+        let mut without_logs = targets
+            .iter()
+            .map(|target| {
+                let old = self.block_of(file, &view, target.block)?;
+                let action = Action::Logs { merges: 0, slots: Block::HOLE.logs, stores: SmallVec::new(), base: old.base };
+                Ok(Target::changed(target.block, old, action))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        commit(Tx::new(volume), file, &mut without_logs, (fenced, Flushed::nothing_written()), |_| {})?;
+        count(&volume.live.work.mapped_writes);
+        Ok(())
+    }
+}
+
+/// Where in the memory zone the bytes of a mapped block belong.
+fn copies_of<'d>(target: &Target<'d>) -> Result<SmallVec<[(u64, &'d [u8]); 2]>> {
+    let Base::Written(DataRun { at: DataAddress::Page(page), .. }) = target.old.base else { return Err(Error::Mapped) };
+    if target.old.has_logs() {
+        return Err(Error::Mapped); // a copy home failed before
+    }
+    Ok(target.parts.iter().map(|part| (page.offset_bytes() + u64::from(part.offset), part.data)).collect())
+}
