@@ -134,8 +134,11 @@ impl FileSystem {
     }
 }
 
-/// Where in the memory zone the bytes of a mapped block belong.
-fn copies_of<'d>(target: &Target<'d>) -> Result<SmallVec<[(u64, &'d [u8]); 2]>> {
+/// Pieces of a write, and where in the memory zone they belong, in bytes.
+type Copies<'d> = SmallVec<[(u64, &'d [u8]); 2]>;
+
+/// Where the bytes of a mapped block belong.
+fn copies_of<'d>(target: &Target<'d>) -> Result<Copies<'d>> {
     let Base::Written(DataRun { at: DataAddress::Page(page), .. }) = target.old.base else { return Err(Error::Mapped) };
     if target.old.has_logs() {
         return Err(Error::Mapped); // a copy home failed before
