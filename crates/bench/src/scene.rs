@@ -144,7 +144,7 @@ pub fn touch_blocks(device: &dyn Device) -> Result<()> {
     let size = device.description().block_bytes;
     for offset in (0..size).step_by(zeros.len()) {
         let buffer = &zeros[..zeros.len().min((size - offset) as usize)];
-        let mut requests = [BlockRequest::Write { sector: Sector::new(offset / SECTOR_BYTES as u64), buffer }];
+        let mut requests = [BlockRequest::Write { sector: Sector::new(offset / SECTOR_BYTES as u64), buffer: buffer.into() }];
         device.block_path().transfer(&mut requests, &mut || {})?;
     }
     Ok(())

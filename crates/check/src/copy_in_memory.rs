@@ -71,17 +71,18 @@ impl BlockPath for CopyInMemory {
         for (index, request) in requests.iter_mut().enumerate() {
             match request {
                 BlockRequest::Read { sector, buffer } => {
-                    let mut below = [BlockRequest::Read { sector: *sector, buffer }];
+                    let whole = buffer.len();
+                    let mut below = [BlockRequest::Read { sector: *sector, buffer: buffer.reborrow() }];
                     drop(self.below.transfer(Structure::Data, &mut below, &mut || {})?);
-                    for (number, part) in (sector.number()..).zip(buffer.chunks_exact_mut(SECTOR_BYTES)) {
+                    for (number, at) in (sector.number()..).zip((0..whole).step_by(SECTOR_BYTES)) {
                         if let Some(image) = sectors.get(&number) {
-                            part.copy_from_slice(image);
+                            buffer.copy_from(at, image);
                         }
                     }
                 }
                 BlockRequest::Write { sector, buffer } => {
-                    for (number, part) in (sector.number()..).zip(buffer.chunks_exact(SECTOR_BYTES)) {
-                        sectors.insert(number, part.into());
+                    for (number, part) in (sector.number()..).zip(buffer.chunks(SECTOR_BYTES)) {
+                        sectors.insert(number, part.to_vec().into());
                     }
                 }
             }

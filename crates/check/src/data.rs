@@ -104,7 +104,7 @@ impl Checker<'_> {
         for part in loaded.iter_mut() {
             match &part.job.source {
                 Source::Extent { first: DataAddress::Sector(sector), .. } => {
-                    requests.push(BlockRequest::Read { sector: *sector, buffer: &mut *part.bytes });
+                    requests.push(BlockRequest::Read { sector: *sector, buffer: (&mut *part.bytes).into() });
                 }
                 Source::Extent { first, .. } => part.readable = self.image.data(*first, part.bytes).is_ok(),
                 Source::Log { address, .. } => part.readable = self.image.load_part(Structure::DataLog, *address, part.bytes).is_ok(),

@@ -67,7 +67,7 @@ impl<'d> Image<'d> {
     pub(crate) fn data(&self, at: DataAddress, into: &mut [u8]) -> Result<(), DeviceError> {
         match at {
             DataAddress::Sector(sector) => {
-                let mut request = [BlockRequest::Read { sector, buffer: into }];
+                let mut request = [BlockRequest::Read { sector, buffer: into.into() }];
                 self.drive.transfer(Structure::Data, &mut request, &mut || {}).map(drop)
             }
             DataAddress::Page(page) => self.load(Structure::Data, page, into),

@@ -146,7 +146,7 @@ pub(crate) fn read_as(drive: &Drive, reading: Reading) -> Result<Heads, CheckErr
 fn known(drive: &Drive) -> heads::Known {
     let description = drive.description();
     let mut sector = vec![0; SECTOR_BYTES];
-    let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: &mut sector }];
+    let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: (&mut sector).into() }];
     let is_read = description.block_bytes > 0 && drive.transfer(Structure::Superblock, &mut requests, &mut || {}).is_ok();
     heads::Known {
         identity: BlockIdentity::decode(&sector).filter(|_| is_read),
@@ -173,7 +173,7 @@ fn read_identity(drive: &Drive, heads: &mut Heads, reading: Reading) -> Result<(
         return Ok(());
     }
     let mut sector = vec![0; SECTOR_BYTES];
-    let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: &mut sector }];
+    let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: (&mut sector).into() }];
     let read = drive.transfer(Structure::Superblock, &mut requests, &mut || {});
     if read.is_err() {
         sector.fill(0);

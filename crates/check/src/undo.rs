@@ -113,7 +113,7 @@ impl Undo {
         for sector in (first.number()..end).filter(|sector| self.sectors.is_free(*sector, 1)).collect::<Vec<_>>() {
             self.sectors.claim(sector, 1);
             let mut bytes = vec![0; SECTOR_BYTES];
-            let mut requests = [BlockRequest::Read { sector: Sector::new(sector), buffer: &mut bytes }];
+            let mut requests = [BlockRequest::Read { sector: Sector::new(sector), buffer: (&mut bytes).into() }];
             drop(drive.transfer(Structure::Data, &mut requests, &mut || {})?);
             self.append_entry(KIND_SECTORS, sector, &bytes)?;
         }
@@ -173,7 +173,7 @@ pub fn undo(drive: &Drive, path: &Path) -> Result<Undone, CheckError> {
             drop(drive.persist(Structure::Mapping, LineAddress::new(entry.first), &entry.bytes)?);
             undone.lines += (entry.bytes.len() / LINE_BYTES) as u64;
         } else {
-            let mut requests = [BlockRequest::Write { sector: Sector::new(entry.first), buffer: &entry.bytes }];
+            let mut requests = [BlockRequest::Write { sector: Sector::new(entry.first), buffer: (&entry.bytes).into() }];
             let written = drive.transfer(Structure::Data, &mut requests, &mut || {})?;
             drop(drive.flush_blocks(written)?);
             undone.sectors += (entry.bytes.len() / SECTOR_BYTES) as u64;

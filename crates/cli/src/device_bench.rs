@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tandemfs_device::{BlockRequest, Device, DeviceError, Drive, TxId};
+use tandemfs_device::{BlockRequest, Device, DeviceError, Drive, Sink, TxId};
 use tandemfs_emulator::{Access, Claim, ImageInfo, OpenOptions, Staging};
 use tandemfs_format::{SECTOR_BYTES, Sector};
 
@@ -217,7 +217,7 @@ impl Bench<'_> {
         let buffer = vec![0x5a; 64 << 10];
         let fill: Vec<u64> = (first..first + half).step_by(16).collect();
         for &sector in &fill {
-            self.transfer(&mut [BlockRequest::Write { sector: Sector::new(sector), buffer: &buffer }])?;
+            self.transfer(&mut [BlockRequest::Write { sector: Sector::new(sector), buffer: (&buffer).into() }])?;
         }
         for size in BLOCK_SIZES {
             let sectors_each = size as u64 / SECTOR;
@@ -229,14 +229,14 @@ impl Bench<'_> {
                 };
                 // Write only the second half, so that the first half stays on the flash.
                 let written = self.measure(batch_sectors * SECTOR, |round| {
-                    let write = |index| BlockRequest::Write { sector: place(first + half, round, index), buffer: &buffer[..size] };
+                    let write = |index| BlockRequest::Write { sector: place(first + half, round, index), buffer: (&buffer[..size]).into() };
                     self.transfer(&mut (0..depth).map(write).collect::<Vec<_>>())
                 })?;
                 rows.push(self.row("blocks", "write", Access::Write, size, depth, written));
                 let mut buffers = vec![0; size * depth];
                 let read = self.measure(batch_sectors * SECTOR, |round| {
                     let read = |(index, buffer)| BlockRequest::Read { sector: place(first, round, index), buffer };
-                    self.transfer(&mut buffers.chunks_mut(size).enumerate().map(read).collect::<Vec<_>>())
+                    self.transfer(&mut buffers.chunks_mut(size).map(Sink::Private).enumerate().map(read).collect::<Vec<_>>())
                 })?;
                 rows.push(self.row("blocks", "read", Access::Read, size, depth, read));
             }

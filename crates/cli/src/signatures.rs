@@ -268,7 +268,7 @@ impl Area<'_> {
         match &self.access {
             Access::Memory(drive) => drive.persist(Structure::Superblock, LineAddress::new(start / unit), &bytes).map(drop),
             Access::Blocks(drive) => {
-                let mut requests = [BlockRequest::Write { sector: Sector::new(start / unit), buffer: &bytes }];
+                let mut requests = [BlockRequest::Write { sector: Sector::new(start / unit), buffer: (&bytes).into() }];
                 let written = drive.transfer(Structure::Superblock, &mut requests, &mut || {})?;
                 drive.flush_blocks(written).map(drop)
             }
@@ -287,7 +287,7 @@ impl Area<'_> {
 
 fn read_sectors(drive: &Drive, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
     let sector = Sector::new(offset / SECTOR_BYTES as u64);
-    drive.transfer(Structure::Superblock, &mut [BlockRequest::Read { sector, buffer: into }], &mut || {}).map(drop)
+    drive.transfer(Structure::Superblock, &mut [BlockRequest::Read { sector, buffer: into.into() }], &mut || {}).map(drop)
 }
 
 /// Superblocks in an area, with their offsets.
@@ -416,7 +416,7 @@ mod tests {
         areas.refuse_occupied().expect("blank");
         let sectors = (64 << 20) / SECTOR_BYTES as u64;
         for sector in [100, sectors / 2, sectors - 1] {
-            let mut requests = [BlockRequest::Write { sector: Sector::new(sector), buffer: &[7; SECTOR_BYTES] }];
+            let mut requests = [BlockRequest::Write { sector: Sector::new(sector), buffer: (&[7; SECTOR_BYTES]).into() }];
             drop(drive.transfer(Structure::Data, &mut requests, &mut || {}).expect("written"));
         }
         let Err(Failure::Failed(said)) = areas.refuse_occupied() else { panic!("refused") };

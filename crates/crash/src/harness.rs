@@ -144,7 +144,7 @@ impl Setting {
         }
         let mut sector = vec![0; SECTOR_BYTES];
         sector[..size_of::<BlockIdentity>()].copy_from_slice(BlockIdentity::of(&superblock).as_bytes());
-        let mut requests = [BlockRequest::Write { sector: Sector::new(0), buffer: &sector }];
+        let mut requests = [BlockRequest::Write { sector: Sector::new(0), buffer: (&sector).into() }];
         drop(drive.transfer(Structure::Superblock, &mut requests, &mut || {}).expect("a memory device writes"));
         device
     }

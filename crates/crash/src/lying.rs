@@ -120,7 +120,7 @@ impl Layer for LyingDevice {
         self.inner.transfer(requests, meanwhile)?;
         for request in requests.iter_mut() {
             if let BlockRequest::Read { sector, buffer } = request {
-                self.answer(Zone::Blocks, sector.offset_bytes(), buffer);
+                buffer.with_private(|bytes| self.answer(Zone::Blocks, sector.offset_bytes(), bytes));
             }
         }
         requests.iter().enumerate().for_each(|(index, request)| completed(index, request));

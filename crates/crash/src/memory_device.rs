@@ -603,13 +603,15 @@ impl BlockPath for MemoryDevice {
             match request {
                 BlockRequest::Read { sector, buffer } => {
                     self.check(sector.offset_bytes(), buffer.len(), self.description.block_window_bytes())?;
-                    self.peek(Zone::Blocks, sector.offset_bytes(), buffer);
+                    buffer.with_private(|bytes| self.peek(Zone::Blocks, sector.offset_bytes(), bytes));
                 }
                 BlockRequest::Write { sector, buffer } => {
                     self.check(sector.offset_bytes(), buffer.len(), self.description.block_window_bytes())?;
                     assert_eq!(buffer.len() % SECTOR_BYTES, 0, "whole sectors");
-                    self.record(Event::Write { sector: *sector, bytes: buffer.to_vec() });
-                    self.poke(Zone::Blocks, sector.offset_bytes(), buffer);
+                    let mut copy = Vec::new();
+                    let bytes = buffer.stable(&mut copy);
+                    self.record(Event::Write { sector: *sector, bytes: bytes.to_vec() });
+                    self.poke(Zone::Blocks, sector.offset_bytes(), bytes);
                 }
             }
         }
@@ -651,9 +653,9 @@ mod tests {
         let device = MemoryDevice::with_firmware(8192, 8192, PersistenceDomain::Gpf);
         device.store(8192 + 4096, &[5; 64]).expect("the second sector, by bytes");
         let mut sector = [0; 4096];
-        device.transfer(&mut [BlockRequest::Read { sector: Sector::new(1), buffer: &mut sector }], &mut || {}).expect("read");
+        device.transfer(&mut [BlockRequest::Read { sector: Sector::new(1), buffer: (&mut sector).into() }], &mut || {}).expect("read");
         assert_eq!([sector[0], sector[63], sector[64]], [5, 5, 0]);
-        device.transfer(&mut [BlockRequest::Write { sector: Sector::new(3), buffer: &[6; 4096] }], &mut || {}).expect("written");
+        device.transfer(&mut [BlockRequest::Write { sector: Sector::new(3), buffer: (&[6; 4096]).into() }], &mut || {}).expect("written");
         assert_eq!(first_bytes(&device, 4096), [6, 6], "the second page of the memory zone");
         let mut across = [0; 128];
         device.load(8192 - 64, &mut across).expect("both zones at once");
@@ -693,7 +695,7 @@ mod tests {
         let device = MemoryDevice::with_firmware(8192, 8192, PersistenceDomain::Gpf);
         device.store_tagged(transaction(1), 0, &[2; 64]).expect("open");
         device.store_tagged(transaction(1), 4096, &[2; 64]).expect("open");
-        device.transfer(&mut [BlockRequest::Write { sector: Sector::new(2), buffer: &[7; 4096] }], &mut || {}).expect("written");
+        device.transfer(&mut [BlockRequest::Write { sector: Sector::new(2), buffer: (&[7; 4096]).into() }], &mut || {}).expect("written");
         device.recover().expect("always");
         assert_eq!([first_bytes(&device, 0), first_bytes(&device, 4096)], [[7, 7], [0, 0]]);
     }

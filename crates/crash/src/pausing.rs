@@ -81,7 +81,7 @@ impl Layer for PausingDevice {
         for (index, request) in requests.iter_mut().enumerate() {
             match request {
                 BlockRequest::Read { sector, buffer } => {
-                    for (index, part) in (0..).zip(buffer.chunks_mut(SECTOR_BYTES)) {
+                    for (index, part) in (0..).zip(buffer.reborrow().chunks(SECTOR_BYTES)) {
                         (self.pause)();
                         self.inner.transfer(&mut [BlockRequest::Read { sector: sector.nth(index), buffer: part }], &mut || {})?;
                     }

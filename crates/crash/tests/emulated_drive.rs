@@ -35,7 +35,7 @@ fn new_drive(setting: &Setting) -> DriveInMemory {
     let mut random = Random::new(1);
     for number in 0..pages + 2000 {
         let sector = Sector::new(if number < pages { number } else { random.below(pages) });
-        let mut requests = [BlockRequest::Write { sector, buffer: &[0xdd; SECTOR_BYTES] }];
+        let mut requests = [BlockRequest::Write { sector, buffer: (&[0xdd; SECTOR_BYTES]).into() }];
         device.block_path().transfer(&mut requests, &mut || ()).expect("written");
     }
     drive

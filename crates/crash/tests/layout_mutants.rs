@@ -28,7 +28,7 @@ fn on_device(fs: &FileSystem, layout: &Layout) -> Result<Vec<u8>, String> {
     for extent in layout.extents() {
         let LayoutPlace::Sectors { sector } = extent.place else { continue };
         let mut buffer = vec![0; extent.bytes as usize];
-        let mut requests = [BlockRequest::Read { sector, buffer: &mut buffer }];
+        let mut requests = [BlockRequest::Read { sector, buffer: (&mut buffer).into() }];
         drop(fs.drive().transfer(Structure::Data, &mut requests, &mut || {}).map_err(|error| error.to_string())?);
         bytes.extend(buffer);
     }

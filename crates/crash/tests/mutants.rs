@@ -771,9 +771,9 @@ fn damaged_part() -> Result<(), String> {
     let last = &whole[whole.len() - 4096..];
     let mut sector = vec![0; 4096];
     for number in (0..setting.block_zone_bytes / 4096).map(Sector::new) {
-        let read = harness.device.transfer(&mut [BlockRequest::Read { sector: number, buffer: &mut sector }], &mut || {});
+        let read = harness.device.transfer(&mut [BlockRequest::Read { sector: number, buffer: (&mut sector).into() }], &mut || {});
         if read.is_ok() && sector == last {
-            let damage = BlockRequest::Write { sector: number, buffer: &[0xdb; 4096] };
+            let damage = BlockRequest::Write { sector: number, buffer: (&[0xdb; 4096]).into() };
             harness.device.transfer(&mut [damage], &mut || {}).map_err(|error| error.to_string())?;
         }
     }

@@ -1,6 +1,6 @@
 use tandemfs_format::Sector;
 
-use crate::DeviceError;
+use crate::{DeviceError, Sink, Source};
 
 /// One request of a batch. Buffers are whole sectors of 4 KiB with any alignment in memory (an implementation copies if its
 /// transport needs more).
@@ -11,14 +11,14 @@ pub enum BlockRequest<'b> {
         /// First sector.
         sector: Sector,
         /// Whole sectors.
-        buffer: &'b mut [u8],
+        buffer: Sink<'b>,
     },
     /// Write from the buffer.
     Write {
         /// First sector.
         sector: Sector,
         /// Whole sectors.
-        buffer: &'b [u8],
+        buffer: Source<'b>,
     },
 }
 
@@ -31,10 +31,10 @@ impl BlockRequest<'_> {
     }
 
     /// The bytes that were read or will be written.
-    pub fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> Source<'_> {
         match self {
-            Self::Read { buffer, .. } => buffer,
-            Self::Write { buffer, .. } => buffer,
+            Self::Read { buffer, .. } => buffer.bytes(),
+            Self::Write { buffer, .. } => *buffer,
         }
     }
 }

@@ -10,7 +10,7 @@ use tandemfs_format::{LINE_BYTES, LineAddress, PAGE_BYTES, PAGE_LINES, SECTOR_BY
 use crate::flush_group::FlushGroup;
 use crate::{
     BlockRequest, Counters, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, MappedMemory, MemoryRange,
-    PersistenceDomain, Structure, TxId, VirtualTime,
+    PersistenceDomain, Source, Structure, TxId, VirtualTime,
 };
 
 /// Pages of zeros written by one request, if a discard does not leave zeros: 256 KiB.
@@ -213,7 +213,7 @@ impl Drive {
     /// have been fenced.
     pub fn load_pages(&self, structure: Structure, first: LineAddress, into: &mut [u8]) -> Result<(), DeviceError> {
         match self.description().sector_of_page(first) {
-            Some(sector) => self.transfer(structure, &mut [BlockRequest::Read { sector, buffer: into }], &mut || {}).map(drop),
+            Some(sector) => self.transfer(structure, &mut [BlockRequest::Read { sector, buffer: into.into() }], &mut || {}).map(drop),
             None => self.load(structure, first, into),
         }
     }
@@ -233,7 +233,8 @@ impl Drive {
         let zeros = vec![0; step as usize * PAGE_BYTES];
         for page in (0..count).step_by(step.max(1) as usize) {
             let buffer = &zeros[..(count - page).min(step) as usize * PAGE_BYTES];
-            let written = self.transfer(structure, &mut [BlockRequest::Write { sector: sector.nth(page), buffer }], &mut || {})?;
+            let written =
+                self.transfer(structure, &mut [BlockRequest::Write { sector: sector.nth(page), buffer: buffer.into() }], &mut || {})?;
             drop::<Flushed>(self.flush_blocks(written)?);
         }
         Ok(Fenced(()))
@@ -244,7 +245,7 @@ impl Drive {
     pub fn write_pages(&self, structure: Structure, first: LineAddress, bytes: &[u8]) -> Result<Fenced, DeviceError> {
         let Some(sector) = self.description().sector_of_page(first) else { return self.persist(structure, first, bytes) };
         self.forget_stores(first, (bytes.len() / PAGE_BYTES) as u64);
-        let written = self.transfer(structure, &mut [BlockRequest::Write { sector, buffer: bytes }], &mut || {})?;
+        let written = self.transfer(structure, &mut [BlockRequest::Write { sector, buffer: bytes.into() }], &mut || {})?;
         drop::<Flushed>(self.flush_blocks(written)?);
         Ok(Fenced(()))
     }
@@ -321,7 +322,7 @@ impl Drive {
         structure: Structure,
         requests: &mut [BlockRequest<'_>],
         meanwhile: &mut dyn FnMut(),
-        completed: &mut dyn FnMut(usize, usize, &[u8]),
+        completed: &mut dyn FnMut(usize, usize, Source<'_>),
     ) -> Result<Written, DeviceError> {
         self.transfer_parts(structure, requests, meanwhile, completed).inspect_err(|error| self.counters.failed(true, error))
     }
@@ -331,7 +332,7 @@ impl Drive {
         structure: Structure,
         requests: &mut [BlockRequest<'_>],
         meanwhile: &mut dyn FnMut(),
-        completed: &mut dyn FnMut(usize, usize, &[u8]),
+        completed: &mut dyn FnMut(usize, usize, Source<'_>),
     ) -> Result<Written, DeviceError> {
         for request in requests.iter() {
             match request {
@@ -351,7 +352,7 @@ impl Drive {
         for (index, request) in requests.iter_mut().enumerate() {
             match request {
                 BlockRequest::Read { sector, buffer } => {
-                    for (number, buffer) in (0..).zip(buffer.chunks_mut(part_bytes)) {
+                    for (number, buffer) in (0..).zip(buffer.reborrow().chunks(part_bytes)) {
                         places.push((index, number as usize * part_bytes));
                         parts.push(BlockRequest::Read { sector: sector.nth(number * part_sectors), buffer });
                     }

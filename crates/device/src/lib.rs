@@ -36,6 +36,7 @@
 
 mod attached;
 mod block_path;
+mod buffer;
 mod byte_path;
 mod compare;
 mod copy;
@@ -53,6 +54,7 @@ pub mod sync;
 
 pub use attached::{PairDevice, PairOptions};
 pub use block_path::{BlockPath, BlockRequest};
+pub use buffer::{SharedBytes, Sink, Source};
 pub use byte_path::BytePath;
 pub use compare::modified_lines;
 pub use counters::{Counters, CountersSnapshot, FailureCounts, PathBytes, Structure};

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use tandemfs_device::{SharedBytes, Sink, Source};
 use tandemfs_format::inode::Timestamp;
 use tandemfs_fs::Error;
 use tandemfs_protocol::{
@@ -19,6 +20,10 @@ use tandemfs_vfs::{
 
 use crate::clients::Client;
 use crate::mutant::{self, Mutant};
+
+/// Transfers from this size on go between the drive and the client's memory ([SM3] of the file system's write path, [SM4] of its read path).
+/// A smaller one is mostly data logs or the ends of blocks, which are copied in any case.
+const SHARED_BYTES_MIN: u32 = 128 << 10;
 
 /// `st_blksize`, as behind the mount.
 const BLOCK_BYTES: u32 = 4096;
@@ -379,6 +384,10 @@ impl Call<'_> {
 
     fn read(&self, handle: Handle, offset: i64, into: Range) -> Result<Answer> {
         let (file, length) = (self.file(handle)?, transfer(into)?);
+        if into.length >= SHARED_BYTES_MIN {
+            let done = self.vfs.read_into(&file, offset, Sink::Shared(self.shared(into)?))?;
+            return Ok(value(done as u64));
+        }
         BYTES.with_borrow_mut(|bytes| {
             grow(bytes, length);
             let done = self.vfs.read_at(&file, offset, &mut bytes[..length])?;
@@ -388,7 +397,11 @@ impl Call<'_> {
 
     fn write(&self, process: &Process, handle: Handle, offset: i64, from: Range, flags: i32) -> Result<Answer> {
         let file = self.file(handle)?;
-        let (done, end) = self.with_bytes(from, |bytes| self.vfs.write_to(process, &file, offset, bytes, flags))?;
+        let write = |bytes: Source<'_>| self.vfs.write_to(process, &file, offset, bytes, flags);
+        let (done, end) = match transfer(from)? {
+            length if length < SHARED_BYTES_MIN as usize => self.with_bytes(from, |bytes| write(bytes.into()))?,
+            _ => write(Source::Shared(self.shared(from)?))?,
+        };
         Ok(Answer { value: done as u64, further: end, ..Answer::default() })
     }
 
@@ -418,6 +431,11 @@ impl Call<'_> {
             name_bytes_max: NAME_BYTES_MAX.into(),
         };
         self.put_whole(into, &space.encode())
+    }
+
+    /// Bytes of a client where they are.
+    fn shared(&self, range: Range) -> Result<SharedBytes<'_>> {
+        Ok(SharedBytes::new(self.ticket.data(range).ok_or(Errno::FAULT)?.atomics()))
     }
 
     /// Bytes of a client, copied once.

@@ -4,7 +4,8 @@
 //! known of each; `handles.rs` its open files. `serving.rs` turns messages into calls of `vfs` (`calls.rs`), in the threads of `pool.rs`.
 //!
 //! [D1] The daemon trusts nothing in shared memory. The ring copies and checks a request; texts are copied once; a buffer is private until it
-//!      is whole. No loop, allocation or wait depends on a client's word without a bound: [`Limits`].
+//!      is whole, but for large transfers, which the drive makes from and to the client's memory ([SM3], [SM4] of the file system). No
+//!      loop, allocation or wait depends on a client's word without a bound: [`Limits`].
 //! [D2] An answer is what the mount would say: `vfs` has the rules and the table of errnos.
 //! [D3] Nobody waits for a client. Its end is seen by the hang-up of its socket or the end of its process; its open files end with it, in
 //!      the pool, as giving up the last hold of a removed file is a change.

@@ -103,7 +103,7 @@ impl Way for Library {
     }
 
     fn append(&self) {
-        self.vfs.write_to(&self.process, &self.log, 0, &[7; BLOCK], 0).expect("appended");
+        self.vfs.write_to(&self.process, &self.log, 0, (&[7; BLOCK]).into(), 0).expect("appended");
     }
 
     fn cut(&self) {

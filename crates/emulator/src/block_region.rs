@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
@@ -29,13 +28,13 @@ impl BlockRegion {
             BlockRequest::Read { sector, buffer } => {
                 let offset = self.offset("read", *sector, buffer.len() as u64)?;
                 let length = buffer.len() as u64;
-                self.file.read_exact_at(buffer, self.start + offset).map_err(|source| self.failed("read", offset, length, source))
+                buffer.read_exact_at(&self.file, self.start + offset).map_err(|source| self.failed("read", offset, length, source))
             }
             BlockRequest::Write { sector, buffer } => {
                 let length = buffer.len() as u64;
                 let offset = self.offset("write", *sector, length)?;
                 self.check_writable("write", offset, length)?;
-                self.file.write_all_at(buffer, self.start + offset).map_err(|source| self.failed("write", offset, length, source))
+                buffer.write_all_at(&self.file, self.start + offset).map_err(|source| self.failed("write", offset, length, source))
             }
         }
     }

@@ -134,13 +134,15 @@ impl<M: Medium> FirmwareDrive<M> {
         match request {
             BlockRequest::Read { sector, buffer } => {
                 let (page, _) = self.page_of("read", *sector, buffer.len() as u64)?;
-                self.controller.lock().read_pages(at, page, buffer).map_err(|error| self.named(error))
+                buffer.with_private(|bytes| self.controller.lock().read_pages(at, page, bytes)).map_err(|error| self.named(error))
             }
             BlockRequest::Write { sector, buffer } => {
                 let length = buffer.len() as u64;
                 let (page, offset) = self.page_of("write", *sector, length)?;
                 self.check_writable("write", offset, length)?;
-                self.controller.lock().write_pages(at, page, buffer).map_err(|error| self.named(error))
+                let mut copy = Vec::new();
+                let bytes = buffer.stable(&mut copy);
+                self.controller.lock().write_pages(at, page, bytes).map_err(|error| self.named(error))
             }
         }
     }

@@ -191,7 +191,7 @@ mod tests {
         for at in 0..blocks {
             let mut sector = vec![0; 4096];
             sector[..8].copy_from_slice(&(at + 1000).to_le_bytes());
-            let mut requests = [BlockRequest::Write { sector: Sector::new(at * 256), buffer: &sector }];
+            let mut requests = [BlockRequest::Write { sector: Sector::new(at * 256), buffer: (&sector).into() }];
             device.transfer(&mut requests, &mut || ()).expect("written");
         }
     }
@@ -205,7 +205,7 @@ mod tests {
         }
         for at in 0..blocks {
             let mut sector = vec![0; 4096];
-            let mut requests = [BlockRequest::Read { sector: Sector::new(at * 256), buffer: &mut sector }];
+            let mut requests = [BlockRequest::Read { sector: Sector::new(at * 256), buffer: (&mut sector).into() }];
             device.transfer(&mut requests, &mut || ()).expect("read");
             assert_eq!(sector[..8], (at + 1000).to_le_bytes(), "blocks at {at} MiB");
         }

@@ -50,13 +50,13 @@ fn refusal(path: &Path) -> String {
 
 fn read(device: &dyn Device, sector: u64) -> Vec<u8> {
     let mut buffer = vec![0xee; 4096];
-    let mut requests = [BlockRequest::Read { sector: Sector::new(sector), buffer: &mut buffer }];
+    let mut requests = [BlockRequest::Read { sector: Sector::new(sector), buffer: (&mut buffer).into() }];
     device.block_path().transfer(&mut requests, &mut || ()).expect("read");
     buffer
 }
 
 fn write(device: &dyn Device, sector: u64, bytes: &[u8]) {
-    let mut requests = [BlockRequest::Write { sector: Sector::new(sector), buffer: bytes }];
+    let mut requests = [BlockRequest::Write { sector: Sector::new(sector), buffer: bytes.into() }];
     device.block_path().transfer(&mut requests, &mut || ()).expect("written");
 }
 
@@ -123,11 +123,11 @@ fn accesses_outside_are_errors() {
     assert!(matches!(firmware.store_tagged(transaction(1), 64, &[0; 32]), Err(DeviceError::Block { operation: "store", .. })));
     let buffer = [0; 4096];
     for sector in [window / 4096, u64::MAX] {
-        let mut requests = [BlockRequest::Write { sector: Sector::new(sector), buffer: &buffer }];
+        let mut requests = [BlockRequest::Write { sector: Sector::new(sector), buffer: (&buffer).into() }];
         assert!(matches!(device.block_path().transfer(&mut requests, &mut || ()), Err(DeviceError::OutOfRange { .. })));
         assert!(device.block_path().discard(Sector::new(sector), 1).is_err());
     }
-    let mut requests = [BlockRequest::Write { sector: Sector::new(0), buffer: &buffer[..100] }];
+    let mut requests = [BlockRequest::Write { sector: Sector::new(0), buffer: (&buffer[..100]).into() }];
     assert!(matches!(device.block_path().transfer(&mut requests, &mut || ()), Err(DeviceError::Block { operation: "write", .. })));
 }
 
@@ -224,7 +224,7 @@ fn opening_for_reading_writes_nothing() {
         }
         assert!(load::<64>(&*device, 0) == [7; 64] && load::<64>(&*device, 2999 * 4096) == [7; 64] && read(&*beside, 0)[0] == 8);
         assert!(matches!(device.byte_path().store(0, &[1]), Err(DeviceError::Block { operation: "store", .. })));
-        let mut requests = [BlockRequest::Write { sector: Sector::new(0), buffer: &[0; 4096] }];
+        let mut requests = [BlockRequest::Write { sector: Sector::new(0), buffer: (&[0; 4096]).into() }];
         assert!(matches!(device.block_path().transfer(&mut requests, &mut || ()), Err(DeviceError::Block { operation: "write", .. })));
         assert!(device.block_path().discard(Sector::new(0), 1).is_err());
         assert!(matches!(open_image(&path, &OpenOptions::default()).err(), Some(DeviceError::Busy { .. })));

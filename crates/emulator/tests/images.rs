@@ -56,8 +56,10 @@ fn both_paths_keep_what_they_are_given_across_opens() {
     let (first, last) = (vec![1; 8192], vec![2; 4096]);
     let last_sector = Sector::new(BLOCK_BYTES / 4096 - 1);
     let mut ran = 0;
-    let mut requests =
-        [BlockRequest::Write { sector: Sector::new(0), buffer: &first }, BlockRequest::Write { sector: last_sector, buffer: &last }];
+    let mut requests = [
+        BlockRequest::Write { sector: Sector::new(0), buffer: (&first).into() },
+        BlockRequest::Write { sector: last_sector, buffer: (&last).into() },
+    ];
     device.transfer(&mut requests, &mut || ran += 1).expect("written");
     assert_eq!(ran, 1);
     drop(device);
@@ -67,12 +69,14 @@ fn both_paths_keep_what_they_are_given_across_opens() {
     device.load(MEMORY_BYTES - 8, &mut found).expect("loaded");
     assert_eq!(&found, b"the last");
     let (mut one, mut two) = (vec![0; 4096], vec![0; 4096]);
-    let mut requests =
-        [BlockRequest::Read { sector: Sector::new(1), buffer: &mut one }, BlockRequest::Read { sector: last_sector, buffer: &mut two }];
+    let mut requests = [
+        BlockRequest::Read { sector: Sector::new(1), buffer: (&mut one).into() },
+        BlockRequest::Read { sector: last_sector, buffer: (&mut two).into() },
+    ];
     device.transfer(&mut requests, &mut || ()).expect("read");
     assert!(one.iter().all(|&byte| byte == 1) && two.iter().all(|&byte| byte == 2));
     device.discard(Sector::new(0), 2).expect("discarded");
-    let mut requests = [BlockRequest::Read { sector: Sector::new(1), buffer: &mut one }];
+    let mut requests = [BlockRequest::Read { sector: Sector::new(1), buffer: (&mut one).into() }];
     device.transfer(&mut requests, &mut || ()).expect("read");
     assert!(one.iter().all(|&byte| byte == 0));
 }
@@ -84,11 +88,11 @@ fn accesses_outside_are_errors() {
     assert!(matches!(device.load(MEMORY_BYTES, &mut [0]), Err(DeviceError::OutOfRange { .. })));
     let buffer = vec![0; 8192];
     for sector in [BLOCK_BYTES / 4096 - 1, u64::MAX] {
-        let mut requests = [BlockRequest::Write { sector: Sector::new(sector), buffer: &buffer }];
+        let mut requests = [BlockRequest::Write { sector: Sector::new(sector), buffer: (&buffer).into() }];
         assert!(matches!(device.transfer(&mut requests, &mut || ()), Err(DeviceError::OutOfRange { .. })));
         assert!(matches!(device.discard(Sector::new(sector), 2), Err(DeviceError::OutOfRange { .. })));
     }
-    let mut requests = [BlockRequest::Write { sector: Sector::new(0), buffer: &buffer[..100] }];
+    let mut requests = [BlockRequest::Write { sector: Sector::new(0), buffer: (&buffer[..100]).into() }];
     assert!(matches!(device.transfer(&mut requests, &mut || ()), Err(DeviceError::Block { operation: "write", .. })));
 }
 
@@ -99,13 +103,13 @@ fn meanwhile_runs_and_the_rest_is_written_when_one_request_fails() {
     let buffer = vec![7; 4096];
     let mut ran = 0;
     let mut requests = [
-        BlockRequest::Write { sector: Sector::new(u64::MAX), buffer: &buffer },
-        BlockRequest::Write { sector: Sector::new(3), buffer: &buffer },
+        BlockRequest::Write { sector: Sector::new(u64::MAX), buffer: (&buffer).into() },
+        BlockRequest::Write { sector: Sector::new(3), buffer: (&buffer).into() },
     ];
     assert!(device.transfer(&mut requests, &mut || ran += 1).is_err());
     assert_eq!(ran, 1);
     let mut found = vec![0; 4096];
-    device.transfer(&mut [BlockRequest::Read { sector: Sector::new(3), buffer: &mut found }], &mut || ()).expect("read");
+    device.transfer(&mut [BlockRequest::Read { sector: Sector::new(3), buffer: (&mut found).into() }], &mut || ()).expect("read");
     assert_eq!(found, buffer);
 }
 
@@ -133,7 +137,7 @@ fn opening_for_reading_writes_nothing() {
     device.load(0, &mut [0; 64]).expect("loaded");
     assert!(matches!(device.store(0, &[1]), Err(DeviceError::Block { operation: "store", .. })));
     let buffer = vec![0; 4096];
-    let mut requests = [BlockRequest::Write { sector: Sector::new(0), buffer: &buffer }];
+    let mut requests = [BlockRequest::Write { sector: Sector::new(0), buffer: (&buffer).into() }];
     assert!(matches!(device.transfer(&mut requests, &mut || ()), Err(DeviceError::Block { operation: "write", .. })));
     assert!(device.discard(Sector::new(0), 1).is_err());
 }
@@ -209,7 +213,7 @@ fn an_image_cut_short_while_in_use_gives_errors_and_no_signal() {
     File::options().write(true).open(&path).expect("opened").set_len((2 << 20) + 4096).expect("cut");
     assert!(matches!(device.store(1 << 20, &[1]), Err(DeviceError::Poisoned { offset: 1_048_576, .. })));
     let mut buffer = vec![0; 4096];
-    let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: &mut buffer }];
+    let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: (&mut buffer).into() }];
     assert!(matches!(device.transfer(&mut requests, &mut || ()), Err(DeviceError::Block { operation: "read", .. })));
     let mut found = [0; 64];
     device.load(0, &mut found).expect("the first page is still there");
@@ -223,7 +227,7 @@ fn stores_survive_the_kill_of_the_process() {
         let device = ImageDevice::open(Path::new(&path), &OpenOptions::default()).expect("opened");
         device.store(4096, &[3; 5000]).expect("stored");
         let buffer = vec![4; 4096];
-        device.transfer(&mut [BlockRequest::Write { sector: Sector::new(9), buffer: &buffer }], &mut || ()).expect("written");
+        device.transfer(&mut [BlockRequest::Write { sector: Sector::new(9), buffer: (&buffer).into() }], &mut || ()).expect("written");
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).expect("killed");
     }
     let (_directory, path) = image("romefs-a");
@@ -236,7 +240,7 @@ fn stores_survive_the_kill_of_the_process() {
     let device = ImageDevice::open(&path, &OpenOptions::default()).expect("the lock went with the process");
     let (mut stored, mut written) = (vec![0; 5000], vec![0; 4096]);
     device.load(4096, &mut stored).expect("loaded");
-    device.transfer(&mut [BlockRequest::Read { sector: Sector::new(9), buffer: &mut written }], &mut || ()).expect("read");
+    device.transfer(&mut [BlockRequest::Read { sector: Sector::new(9), buffer: (&mut written).into() }], &mut || ()).expect("read");
     assert!(stored.iter().all(|&byte| byte == 3) && written.iter().all(|&byte| byte == 4));
 }
 
@@ -250,8 +254,8 @@ fn a_large_request_is_split_and_its_parts_are_shown_as_they_come() {
     let data: Vec<u8> = (0..(1 << 20) + 4096).map(|at| (at / 4096) as u8).collect();
     let mut written = 0;
     let mut requests = [
-        BlockRequest::Write { sector: Sector::new(7), buffer: &data },
-        BlockRequest::Write { sector: Sector::new(0), buffer: &data[..4096] },
+        BlockRequest::Write { sector: Sector::new(7), buffer: (&data).into() },
+        BlockRequest::Write { sector: Sector::new(0), buffer: (&data[..4096]).into() },
     ];
     let written_at =
         drive.transfer_each(Structure::Data, &mut requests, &mut || {}, &mut |_, _, bytes| written += bytes.len()).expect("written");
@@ -259,7 +263,7 @@ fn a_large_request_is_split_and_its_parts_are_shown_as_they_come() {
     assert_eq!(written, data.len() + 4096);
     let mut found = vec![0; data.len()];
     let mut seen = Vec::new();
-    let mut requests = [BlockRequest::Read { sector: Sector::new(7), buffer: &mut found }];
+    let mut requests = [BlockRequest::Read { sector: Sector::new(7), buffer: (&mut found).into() }];
     let start = Instant::now();
     let mut times = Vec::new();
     drop(
@@ -285,8 +289,8 @@ fn a_request_that_fails_is_not_shown() {
     let device = ImageDevice::open(&path, &OpenOptions::default()).expect("opened");
     let buffer = vec![7; 4096];
     let mut requests = [
-        BlockRequest::Write { sector: Sector::new(u64::MAX), buffer: &buffer },
-        BlockRequest::Write { sector: Sector::new(3), buffer: &buffer },
+        BlockRequest::Write { sector: Sector::new(u64::MAX), buffer: (&buffer).into() },
+        BlockRequest::Write { sector: Sector::new(3), buffer: (&buffer).into() },
     ];
     let mut shown = Vec::new();
     assert!(device.transfer_each(&mut requests, &mut || {}, &mut |index, _| shown.push(index)).is_err());

@@ -36,7 +36,7 @@ fn scattered(number: u64, limit: u64) -> u64 {
 }
 
 fn write(device: &dyn Device, sector: u64, buffer: &[u8]) {
-    let mut requests = [BlockRequest::Write { sector: Sector::new(sector), buffer }];
+    let mut requests = [BlockRequest::Write { sector: Sector::new(sector), buffer: buffer.into() }];
     device.block_path().transfer(&mut requests, &mut || ()).expect("written");
 }
 
@@ -77,7 +77,7 @@ fn what_accesses_take_without_a_model() {
         figure("a block write of 4 KiB, in turn, the flash touched", sectors, |number| write(&*device, number, &page));
         let mut into = [0; 4096];
         figure("a block read of 4 KiB", sectors, |number| {
-            let mut requests = [BlockRequest::Read { sector: Sector::new(scattered(number, sectors)), buffer: &mut into }];
+            let mut requests = [BlockRequest::Read { sector: Sector::new(scattered(number, sectors)), buffer: (&mut into).into() }];
             device.block_path().transfer(&mut requests, &mut || ()).expect("read");
         });
     }

@@ -59,7 +59,11 @@ fn batches(device: &dyn Device, is_read: bool, size: usize, depth: usize) -> u64
                 // What is written is elsewhere, so that what is read stays on the flash.
                 let first = if is_read { 0 } else { SECTORS };
                 let sector = Sector::new(first + batch * batch_sectors + (index * size / 4096) as u64);
-                if is_read { BlockRequest::Read { sector, buffer } } else { BlockRequest::Write { sector, buffer } }
+                if is_read {
+                    BlockRequest::Read { sector, buffer: buffer.into() }
+                } else {
+                    BlockRequest::Write { sector, buffer: buffer.into() }
+                }
             })
             .collect();
         device.block_path().transfer(&mut requests, &mut || ()).expect("done");
@@ -81,7 +85,7 @@ fn rest_between(device: &dyn Device, _batch: u64) {
 fn fill(device: &dyn Device) {
     let buffer = vec![1; 64 << 10];
     for sector in (0..SECTORS).step_by(16) {
-        let mut requests = [BlockRequest::Write { sector: Sector::new(sector), buffer: &buffer }];
+        let mut requests = [BlockRequest::Write { sector: Sector::new(sector), buffer: (&buffer).into() }];
         device.block_path().transfer(&mut requests, &mut || ()).expect("written");
     }
     rest(device);
@@ -212,7 +216,7 @@ fn writing_for_long_is_bound_by_the_dies() {
         if sector == 3072 {
             begun = now(&*device);
         }
-        let mut requests = [BlockRequest::Write { sector: Sector::new(sector), buffer: &buffer }];
+        let mut requests = [BlockRequest::Write { sector: Sector::new(sector), buffer: (&buffer).into() }];
         device.block_path().transfer(&mut requests, &mut || ()).expect("written");
     }
     let bytes = BLOCK_BYTES - 3072 * 4096;
@@ -227,7 +231,7 @@ fn storing_for_long_is_bound_by_the_cleaning_of_the_log() {
     let device = open_image(&path, &OpenOptions { virtual_time: true, ..OpenOptions::default() }).expect("opened");
     let (pages, buffer) = (24 << 10, vec![1; 64 << 10]);
     for sector in (0..pages).step_by(16) {
-        let mut requests = [BlockRequest::Write { sector: Sector::new(sector), buffer: &buffer }];
+        let mut requests = [BlockRequest::Write { sector: Sector::new(sector), buffer: (&buffer).into() }];
         device.block_path().transfer(&mut requests, &mut || ()).expect("written");
     }
     rest(&*device);
@@ -305,7 +309,7 @@ fn an_hour_passes_in_seconds() {
     let buffer = vec![1; 4096];
     while now(&*device) < 3_600_000_000_000 {
         for sector in 0..64 {
-            let mut requests = [BlockRequest::Write { sector: Sector::new(sector), buffer: &buffer }];
+            let mut requests = [BlockRequest::Write { sector: Sector::new(sector), buffer: (&buffer).into() }];
             device.block_path().transfer(&mut requests, &mut || ()).expect("written");
         }
         rest(&*device);
@@ -328,7 +332,7 @@ fn real_waits_are_no_shorter_than_claimed() {
     at_least(4_800, "a fence", &mut || device.byte_path().fence());
     let buffer = [1; 4096];
     at_least(4_800 + 1_638, "a block write", &mut || {
-        let mut requests = [BlockRequest::Write { sector: Sector::new(0), buffer: &buffer }];
+        let mut requests = [BlockRequest::Write { sector: Sector::new(0), buffer: (&buffer).into() }];
         device.block_path().transfer(&mut requests, &mut || ()).expect("written");
     });
 }

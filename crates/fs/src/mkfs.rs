@@ -134,7 +134,7 @@ fn write_first_state(drive: &Drive, superblock: &Superblock, options: &FormatOpt
 fn write_identity(drive: &Drive, superblock: &Superblock) -> Result<()> {
     let mut sector = vec![0; SECTOR_BYTES];
     sector[..size_of::<BlockIdentity>()].copy_from_slice(BlockIdentity::of(superblock).as_bytes());
-    let mut requests = [BlockRequest::Write { sector: Sector::new(0), buffer: &sector }];
+    let mut requests = [BlockRequest::Write { sector: Sector::new(0), buffer: (&sector).into() }];
     let written = drive.transfer(Structure::Superblock, &mut requests, &mut || {})?;
     drop::<Flushed>(drive.flush_blocks(written)?);
     Ok(())

@@ -233,6 +233,12 @@ pub enum Mutant {
     SparseUnitsKept,
     /// A log that moves out of a sparse unit is not verified, and gets a new checksum ([GT3]).
     GatheredUnverified,
+    /// A log is stored from shared memory after its checksum was made of a copy ([SM3] of `data/write_path.rs`).
+    SharedLogReadAgain,
+    /// Pages of shared memory are kept as copies of what was written ([SM3]).
+    SharedPagesKept,
+    /// Sectors that were read into shared memory are not verified ([SM4] of `data/read_path.rs`).
+    SharedPartsNotVerified,
     /// The blocks that a collapse removes are not freed.
     CollapsedBlocksKept,
     /// Lines of new attributes are linked before they are fenced ([ST1]).

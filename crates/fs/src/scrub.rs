@@ -346,7 +346,7 @@ impl Scrub {
     /// Reads the identity. The error is what is wrong with it.
     fn identity(&mut self, medium: Medium<'_>) -> std::result::Result<(), String> {
         let mut sector = vec![0; SECTOR_BYTES];
-        let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: &mut sector }];
+        let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: (&mut sector).into() }];
         self.counts.bytes += SECTOR_BYTES as u64;
         medium.drive.transfer(Structure::Superblock, &mut requests, &mut || {}).map(drop).map_err(|error| error.to_string())?;
         match medium.journal.superblock().block_half(&sector) {
@@ -671,7 +671,7 @@ impl Scrub {
         for (at, count) in data.iter().filter_map(|data| data.sectors) {
             let (buffer, further) = std::mem::take(&mut rest).split_at_mut(count as usize * SECTOR_BYTES);
             match at {
-                DataAddress::Sector(sector) => requests.push(BlockRequest::Read { sector, buffer }),
+                DataAddress::Sector(sector) => requests.push(BlockRequest::Read { sector, buffer: buffer.into() }),
                 DataAddress::Page(page) => loaded &= store.drive.load(Structure::Data, page, buffer).is_ok(),
             }
             rest = further;
@@ -696,7 +696,7 @@ impl Scrub {
                     // One of the requests failed: sector by sector, to find which.
                     let again = match first.nth(index) {
                         DataAddress::Sector(at) => {
-                            let mut request = [BlockRequest::Read { sector: at, buffer: &mut *sector }];
+                            let mut request = [BlockRequest::Read { sector: at, buffer: (&mut *sector).into() }];
                             store.drive.transfer(Structure::Data, &mut request, &mut || {}).map(drop)
                         }
                         DataAddress::Page(page) => store.drive.load(Structure::Data, page, sector),

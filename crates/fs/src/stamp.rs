@@ -44,7 +44,7 @@ pub(crate) fn draw() -> u64 {
 /// Reads the first sector of the block zone.
 pub(crate) fn read_first_sector(drive: &Drive) -> Result<Vec<u8>> {
     let mut sector = vec![0; SECTOR_BYTES];
-    let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: &mut sector }];
+    let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: (&mut sector).into() }];
     drop(drive.transfer(Structure::Superblock, &mut requests, &mut || {})?);
     Ok(sector)
 }
@@ -100,7 +100,7 @@ pub(crate) fn settled(stamps: Stamps) -> Stamps {
 /// Writes the identity, durably. The rest of the sector stays.
 fn write_identity(drive: &Drive, superblock: &Superblock, stamp: u64, sector: &mut [u8]) -> Result<()> {
     sector[..size_of::<BlockIdentity>()].copy_from_slice(BlockIdentity::stamped(superblock, stamp).as_bytes());
-    let mut requests = [BlockRequest::Write { sector: Sector::new(0), buffer: sector }];
+    let mut requests = [BlockRequest::Write { sector: Sector::new(0), buffer: sector.into() }];
     let written = drive.transfer(Structure::Superblock, &mut requests, &mut || {})?;
     if !on(Mutant::IdentityNotFlushed) {
         drop::<Flushed>(drive.flush_blocks(written)?);

@@ -53,7 +53,7 @@ fn content(fs: &FileSystem, inode: InodeNumber) -> Vec<u8> {
 /// What the device has in these sectors.
 fn sectors(fs: &FileSystem, sector: Sector, bytes: u64) -> Vec<u8> {
     let mut buffer = vec![0; bytes as usize];
-    let mut requests = [BlockRequest::Read { sector, buffer: &mut buffer }];
+    let mut requests = [BlockRequest::Read { sector, buffer: (&mut buffer).into() }];
     drop(fs.drive().transfer(Structure::Data, &mut requests, &mut || {}).expect("reads"));
     buffer
 }

@@ -58,7 +58,7 @@ fn place_of(device: &MemoryDevice, bytes: &[u8]) -> Sector {
     (0..(64 << 20) / SECTOR as u64)
         .map(Sector::new)
         .find(|number| {
-            device.transfer(&mut [BlockRequest::Read { sector: *number, buffer: &mut sector }], &mut || {}).expect("reads");
+            device.transfer(&mut [BlockRequest::Read { sector: *number, buffer: (&mut sector).into() }], &mut || {}).expect("reads");
             sector == bytes
         })
         .expect("the content is on the device")
@@ -320,7 +320,7 @@ fn damage_is_told_where_it_is_and_its_neighbours_are_read() {
     // In the first part of a request, in a later one, in the last sector.
     for index in [0, 50, 191] {
         let sector = place_of(&device, &data[index * SECTOR..(index + 1) * SECTOR]);
-        device.transfer(&mut [BlockRequest::Write { sector, buffer: &[0xdb; SECTOR] }], &mut || {}).expect("written");
+        device.transfer(&mut [BlockRequest::Write { sector, buffer: (&[0xdb; SECTOR]).into() }], &mut || {}).expect("written");
         bad.push(index);
     }
     let damage = |offset: usize, length: usize| match fs.read(file, offset as u64, &mut vec![0; length]) {

@@ -85,7 +85,7 @@ fn made(profile: &str) -> Template {
 
 fn write(device: &dyn Device, sector: u64, byte: u8) {
     let buffer = [byte; SECTOR_BYTES];
-    drop(device.block_path().transfer(&mut [BlockRequest::Write { sector: Sector::new(sector), buffer: &buffer }], &mut || ()));
+    drop(device.block_path().transfer(&mut [BlockRequest::Write { sector: Sector::new(sector), buffer: (&buffer).into() }], &mut || ()));
 }
 
 pub(crate) fn run(bytes: &[u8]) {
@@ -152,7 +152,7 @@ fn use_it(device: &dyn Device, input: &mut Input<'_>) {
             (6 | 7, _) => write(device, sector.number(), number as u8),
             _ => {
                 let mut buffer = [0; SECTOR_BYTES];
-                answers(blocks.transfer(&mut [BlockRequest::Read { sector, buffer: &mut buffer }], &mut || ()));
+                answers(blocks.transfer(&mut [BlockRequest::Read { sector, buffer: (&mut buffer).into() }], &mut || ()));
             }
         }
     }

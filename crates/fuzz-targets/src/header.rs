@@ -149,14 +149,15 @@ fn use_it(device: &dyn Device, memory_bytes: u64, block_bytes: u64) {
     }
     let mut sector = vec![3; SECTOR_BYTES];
     let sectors = block_bytes / SECTOR_BYTES as u64;
-    let read =
-        |number: u64, buffer: &mut [u8]| blocks.transfer(&mut [BlockRequest::Read { sector: Sector::new(number), buffer }], &mut || {});
+    let read = |number: u64, buffer: &mut [u8]| {
+        blocks.transfer(&mut [BlockRequest::Read { sector: Sector::new(number), buffer: buffer.into() }], &mut || {})
+    };
     // A drive may have no blocks at all.
     if let Some(last) = sectors.checked_sub(1) {
         for number in [0, last] {
             read(number, &mut sector).unwrap_or_else(|error| panic!("a read of sector {number}: {error}"));
         }
-        let written = blocks.transfer(&mut [BlockRequest::Write { sector: Sector::new(last), buffer: &sector }], &mut || {});
+        let written = blocks.transfer(&mut [BlockRequest::Write { sector: Sector::new(last), buffer: (&sector).into() }], &mut || {});
         written.unwrap_or_else(|error| panic!("a write of the last sector: {error}"));
     }
     for number in [sectors, u64::MAX / SECTOR_BYTES as u64, u64::MAX] {

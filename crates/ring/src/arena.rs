@@ -18,8 +18,8 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -328,7 +328,7 @@ pub struct Data<'a> {
     range: Range,
 }
 
-impl Data<'_> {
+impl<'a> Data<'a> {
     fn place(&self, from: usize, bytes: usize) -> usize {
         let length = self.range.length as usize;
         assert!(from.checked_add(bytes).is_some_and(|end| end <= length), "{bytes} bytes at {from} of {length}");
@@ -356,8 +356,8 @@ impl Data<'_> {
         self.arena.memory.copy_in(self.place(from, bytes.len()), bytes);
     }
 
-    /// Their address, for transfers of a device. The client may change the bytes meanwhile, so no slice may be made of them.
-    pub fn address(&self) -> NonNull<u8> {
-        self.arena.memory.address(self.place(0, self.length()), self.length())
+    /// The bytes themselves, for transfers of a device. The client may change them meanwhile.
+    pub fn atomics(&self) -> &'a [AtomicU8] {
+        self.arena.memory.atomics(self.place(0, self.length()), self.length())
     }
 }

@@ -1,7 +1,7 @@
 //! Words of a mapping, by the roads of [`crate::sync`].
 
-use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
 
 use crate::sync;
 use crate::sys::Mapping;
@@ -63,8 +63,10 @@ impl Memory {
         self.0.copy_out(at, bytes);
     }
 
-    pub(crate) fn address(&self, at: usize, bytes: usize) -> NonNull<u8> {
-        self.0.address(at, bytes)
+    pub(crate) fn atomics(&self, at: usize, bytes: usize) -> &[AtomicU8] {
+        crate::mutant::load();
+        sync::bytes();
+        self.0.atomics(at, bytes)
     }
 }
 

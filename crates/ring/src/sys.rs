@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
@@ -100,10 +100,10 @@ impl Mapping {
         unsafe { ptr::copy_nonoverlapping(place, bytes.as_mut_ptr(), bytes.len()) };
     }
 
-    /// Where bytes of the mapping are, for transfers by the kernel.
-    pub(crate) fn address(&self, at: usize, bytes: usize) -> NonNull<u8> {
-        let place = self.place(at, bytes);
-        NonNull::new(place).unwrap_or(self.start)
+    /// Bytes of the mapping, for transfers of a device.
+    pub(crate) fn atomics(&self, at: usize, bytes: usize) -> &[AtomicU8] {
+        // SAFETY: within the mapping, of which nothing is borrowed but as atomics.
+        unsafe { std::slice::from_raw_parts(self.place(at, bytes).cast(), bytes) }
     }
 }
 

@@ -27,7 +27,7 @@ fn bytes_of(fs: &FileSystem, extent: &LayoutExtent) -> Result<Option<Vec<u8>>, S
     let mut buffer = vec![0; extent.bytes as usize];
     match extent.place {
         LayoutPlace::Sectors { sector } => {
-            let mut requests = [BlockRequest::Read { sector, buffer: &mut buffer }];
+            let mut requests = [BlockRequest::Read { sector, buffer: (&mut buffer).into() }];
             drop(fs.drive().transfer(Structure::Data, &mut requests, &mut || {}).map_err(|error| error.to_string())?);
         }
         LayoutPlace::Hole | LayoutPlace::Unwritten { .. } => {}

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use tandemfs_device::sync::Mutex;
 use tandemfs_device::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use tandemfs_device::{Sink, Source};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{Attributes, DirectoryEntry, FileSystem, ReadOptions, SeekTo, WriteOptions, leaves_to_others, may_wait};
@@ -153,7 +154,7 @@ impl Vfs {
     /// `EBADF`, `EISDIR`, and errors of the device.
     pub fn read(&self, file: &OpenFile, into: &mut [u8]) -> Result<usize> {
         let mut position = file.position.lock();
-        let done = self.read_bytes(file, *position, into)?;
+        let done = self.read_bytes(file, *position, into.into())?;
         *position += done as u64;
         Ok(done)
     }
@@ -163,17 +164,25 @@ impl Vfs {
     /// # Errors
     /// As [`Vfs::read`]; `EINVAL` for a negative offset.
     pub fn read_at(&self, file: &OpenFile, offset: i64, into: &mut [u8]) -> Result<usize> {
+        self.read_into(file, offset, into.into())
+    }
+
+    /// As [`Vfs::read_at`], also into memory that others use: they may see bytes before they were verified.
+    ///
+    /// # Errors
+    /// As [`Vfs::read_at`].
+    pub fn read_into(&self, file: &OpenFile, offset: i64, into: Sink<'_>) -> Result<usize> {
         self.read_bytes(file, offset_of(offset)?, into)
     }
 
-    fn read_bytes(&self, file: &OpenFile, offset: u64, into: &mut [u8]) -> Result<usize> {
+    fn read_bytes(&self, file: &OpenFile, offset: u64, mut into: Sink<'_>) -> Result<usize> {
         file.must_read()?;
         let length = into.len().min(CALL_BYTES_MAX);
         if length as u64 > QUICK_BYTES && leaves_to_others() {
             bounded(self.fs.size(file.inode)?.saturating_sub(offset), QUICK_BYTES)?; // [KV7]; most buffers are longer than the file
         }
         self.settle(file.inode)?; // [KV6]
-        Ok(self.fs.read_with(file.inode, offset, &mut into[..length], ReadOptions::default())?)
+        Ok(self.fs.read_into(file.inode, offset, into.part(0..length), ReadOptions::default())?)
     }
 
     /// Writes at the file's offset, or its end with O_APPEND, and moves the offset.
@@ -183,7 +192,7 @@ impl Vfs {
     pub fn write(&self, process: &Process, file: &OpenFile, from: &[u8]) -> Result<usize> {
         let mut position = file.position.lock();
         let offset = (!file.appends()).then_some(*position);
-        let (done, end) = self.write_bytes(&process.credentials, file, offset, from)?;
+        let (done, end) = self.write_bytes(&process.credentials, file, offset, from.into())?;
         if done > 0 {
             *position = end;
         }
@@ -196,14 +205,15 @@ impl Vfs {
     /// # Errors
     /// As [`Vfs::write`]; `EINVAL` for a negative offset, `EOPNOTSUPP` for flags that are not supported.
     pub fn write_at(&self, process: &Process, file: &OpenFile, offset: i64, from: &[u8], flags: i32) -> Result<usize> {
-        self.write_to(process, file, offset, from, flags).map(|(done, _)| done)
+        self.write_to(process, file, offset, from.into(), flags).map(|(done, _)| done)
     }
 
-    /// As [`Vfs::write_at`]; returns also the offset behind what was written, which with O_APPEND only the file system knows.
+    /// As [`Vfs::write_at`], also from memory that others may change. Returns also the offset behind what was written, which with O_APPEND
+    /// only the file system knows.
     ///
     /// # Errors
     /// As [`Vfs::write_at`].
-    pub fn write_to(&self, process: &Process, file: &OpenFile, offset: i64, from: &[u8], flags: i32) -> Result<(usize, u64)> {
+    pub fn write_to(&self, process: &Process, file: &OpenFile, offset: i64, from: Source<'_>, flags: i32) -> Result<(usize, u64)> {
         const KNOWN: i32 = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND | RWF_NOAPPEND;
         let offset = offset_of(offset)?;
         file.must_write()?;
@@ -218,9 +228,9 @@ impl Vfs {
     }
 
     /// Writes at an offset, or at the end; returns how much, and the offset behind it.
-    fn write_bytes(&self, who: &Credentials, file: &OpenFile, offset: Option<u64>, from: &[u8]) -> Result<(usize, u64)> {
+    fn write_bytes(&self, who: &Credentials, file: &OpenFile, offset: Option<u64>, from: Source<'_>) -> Result<(usize, u64)> {
         file.must_write()?;
-        let from = &from[..from.len().min(CALL_BYTES_MAX)];
+        let from = from.slice(0..from.len().min(CALL_BYTES_MAX));
         if from.is_empty() {
             return Ok((0, 0));
         }
@@ -229,7 +239,7 @@ impl Vfs {
         if room == 0 {
             return Err(Errno::FBIG.into());
         }
-        let from = &from[..from.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
+        let from = from.slice(0..from.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
         let at = match offset {
             Some(offset) => offset,
             None => self.fs.size(file.inode)?,
@@ -239,13 +249,8 @@ impl Vfs {
         self.leaves_reserve(who, file.inode, at, from.len() as u64)?;
         let taken = self.before_write(who, file.inode)?; // [KV5]
         let options = WriteOptions { kill_set_id: taken.set_id, ..WriteOptions::default() };
-        let written = match offset {
-            Some(offset) => {
-                let done = self.fs.write(file.inode, offset, from, options)?;
-                (done, offset + done as u64)
-            }
-            None => self.fs.append(file.inode, from, options)?,
-        };
+        let (done, end) = self.fs.write_from(file.inode, offset, from, options)?;
+        let written = (done, offset.map_or(end, |offset| offset + done as u64));
         mutant::at(Point::Written);
         if on(Mutant::DataBeforePrivileges) {
             self.take_capabilities(file.inode)?;

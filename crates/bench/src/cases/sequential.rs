@@ -59,7 +59,7 @@ impl Subject {
         match &self.target {
             Target::File(fs, file) => scene::write(fs, *file, at, from, WriteOptions::default()),
             Target::Raw(drive) => {
-                let mut requests = [BlockRequest::Write { sector: sector(at), buffer: from }];
+                let mut requests = [BlockRequest::Write { sector: sector(at), buffer: from.into() }];
                 drop(drive.transfer(Structure::Data, &mut requests, &mut || {})?);
                 Ok(())
             }
@@ -75,7 +75,7 @@ impl Subject {
                 (read == into.len()).then_some(()).ok_or_else(|| Failure::new("a short read"))
             }
             Target::Raw(drive) => {
-                let mut requests = [BlockRequest::Read { sector: sector(at), buffer: into }];
+                let mut requests = [BlockRequest::Read { sector: sector(at), buffer: into.into() }];
                 drop(drive.transfer(Structure::Data, &mut requests, &mut || {})?);
                 Ok(())
             }

@@ -59,7 +59,7 @@ fn large(setting: &Setting) -> Result<Row> {
             let mut requests: Vec<BlockRequest<'_>> = (0..blocks)
                 .map(|block| BlockRequest::Write {
                     sector: Sector::new((first + block * BLOCK) / 4096),
-                    buffer: &data[(block * BLOCK) as usize..][..BLOCK as usize],
+                    buffer: (&data[(block * BLOCK) as usize..][..BLOCK as usize]).into(),
                 })
                 .collect();
             recorder.time(1, || raw.transfer(Structure::Data, &mut requests, &mut || {}).map(drop))?;

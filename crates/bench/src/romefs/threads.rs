@@ -69,8 +69,8 @@ fn one_operation(setting: &Setting, outcome: &mut Outcome, operation: Operation,
 fn request(raw: &Drive, operation: Operation, offset: u64, buffer: &mut [u8]) -> Result<()> {
     let sector = Sector::new(offset / SECTOR_BYTES as u64);
     let mut requests = [match operation {
-        Operation::Write => BlockRequest::Write { sector, buffer },
-        Operation::Read => BlockRequest::Read { sector, buffer },
+        Operation::Write => BlockRequest::Write { sector, buffer: buffer.into() },
+        Operation::Read => BlockRequest::Read { sector, buffer: buffer.into() },
     }];
     drop(raw.transfer(Structure::Data, &mut requests, &mut || {})?);
     Ok(())

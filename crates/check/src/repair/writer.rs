@@ -170,7 +170,7 @@ impl<'w> Writer<'w> {
         if let Some(undo) = self.undo.as_deref_mut() {
             undo.keep_sectors(self.drive, first, (bytes.len() / SECTOR_BYTES) as u64)?;
         }
-        let mut requests = [BlockRequest::Write { sector: first, buffer: bytes }];
+        let mut requests = [BlockRequest::Write { sector: first, buffer: bytes.into() }];
         let written = self.drive.transfer(structure, &mut requests, &mut || {})?;
         drop(self.drive.flush_blocks(written)?);
         Ok(())

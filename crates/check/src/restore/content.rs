@@ -177,7 +177,7 @@ fn load(image: &Image<'_>, wanted: &[(DataAddress, u64)], into: &mut [u8]) -> bo
         let (buffer, behind) = rest.split_at_mut(count as usize * SECTOR_BYTES);
         rest = behind;
         match at {
-            DataAddress::Sector(sector) => requests.push(BlockRequest::Read { sector, buffer }),
+            DataAddress::Sector(sector) => requests.push(BlockRequest::Read { sector, buffer: buffer.into() }),
             page @ DataAddress::Page(_) => are_pages_read &= image.data(page, buffer).is_ok(),
         }
     }

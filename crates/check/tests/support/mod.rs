@@ -721,12 +721,12 @@ impl BlockPath for MemoryDevice {
                     if bad.is_some_and(|bad| range.contains(&bad)) {
                         return Err(self.poisoned(sector.offset_bytes()));
                     }
-                    buffer.copy_from_slice(&blocks[range]);
+                    buffer.copy_from(0, &blocks[range]);
                 }
                 BlockRequest::Write { sector, buffer } => {
                     let range = self.range(&blocks, sector.offset_bytes(), buffer.len())?;
                     let written = self.write(buffer.len());
-                    blocks[range][..written].copy_from_slice(&buffer[..written]);
+                    buffer.slice(0..written).copy_to(&mut blocks[range][..written]);
                     if written < buffer.len() {
                         return Err(self.poisoned(sector.offset_bytes()));
                     }

@@ -120,10 +120,10 @@ pub fn damage_first_sector(device: &str, start: usize, length: usize) {
     let options = DeviceOptions { timing: false, ..DeviceOptions::default() };
     let drive = Drive::new(tandemfs_emulator::open_device(device, &options).expect("opens"));
     let mut sector = vec![0; 4096];
-    let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: &mut sector }];
+    let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: (&mut sector).into() }];
     drop(drive.transfer(Structure::Superblock, &mut requests, &mut || {}).expect("read"));
     sector[start..start + length].iter_mut().for_each(|byte| *byte ^= 0x35);
-    let mut requests = [BlockRequest::Write { sector: Sector::new(0), buffer: &sector }];
+    let mut requests = [BlockRequest::Write { sector: Sector::new(0), buffer: (&sector).into() }];
     let written = drive.transfer(Structure::Superblock, &mut requests, &mut || {}).expect("written");
     drop(drive.flush_blocks(written).expect("flushed"));
 }

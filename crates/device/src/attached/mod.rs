@@ -284,7 +284,10 @@ mod tests {
         // 200 requests, more than a ring takes at once, from memory that is aligned to nothing.
         let data: Vec<u8> = (0..201 * SECTOR_BYTES).map(|i| (i / 61) as u8).collect();
         let mut requests: Vec<BlockRequest<'_>> = (0..200)
-            .map(|i| BlockRequest::Write { sector: Sector::new(i * 3), buffer: &data[1 + i as usize * SECTOR_BYTES..][..SECTOR_BYTES] })
+            .map(|i| BlockRequest::Write {
+                sector: Sector::new(i * 3),
+                buffer: (&data[1 + i as usize * SECTOR_BYTES..][..SECTOR_BYTES]).into(),
+            })
             .collect();
         let mut called = 0;
         device.transfer(&mut requests, &mut || called += 1).expect("writes");
@@ -292,12 +295,12 @@ mod tests {
         assert_eq!(called, 1);
         for i in 0..200 {
             let mut sector = vec![0; SECTOR_BYTES + 3];
-            let mut request = [BlockRequest::Read { sector: Sector::new(i * 3), buffer: &mut sector[3..] }];
+            let mut request = [BlockRequest::Read { sector: Sector::new(i * 3), buffer: (&mut sector[3..]).into() }];
             device.transfer(&mut request, &mut || {}).expect("reads");
             assert_eq!(sector[3..], data[1 + i as usize * SECTOR_BYTES..][..SECTOR_BYTES]);
         }
         let mut sector = vec![0; SECTOR_BYTES];
-        let mut beyond = [BlockRequest::Read { sector: Sector::new(2048), buffer: &mut sector }];
+        let mut beyond = [BlockRequest::Read { sector: Sector::new(2048), buffer: (&mut sector).into() }];
         assert!(matches!(device.transfer(&mut beyond, &mut || {}), Err(DeviceError::OutOfRange { .. })));
     }
 
@@ -336,7 +339,7 @@ mod tests {
         device.store(77, b"by bytes").expect("stores");
         let (mut called, mut sector) = (0, vec![0; SECTOR_BYTES]);
         device.transfer(&mut [], &mut || called += 1).expect("nothing to do");
-        let mut read = [BlockRequest::Read { sector: Sector::new(0), buffer: &mut sector }];
+        let mut read = [BlockRequest::Read { sector: Sector::new(0), buffer: (&mut sector).into() }];
         assert!(matches!(device.transfer(&mut read, &mut || {}), Err(DeviceError::OutOfRange { size: 0, .. })));
         assert!(matches!(device.block_path().discard(Sector::new(0), 1), Err(DeviceError::OutOfRange { .. })));
         device.block_path().flush().expect("nothing to flush");
@@ -387,7 +390,7 @@ mod tests {
         let alone = PairOptions { shared: false, ..shared };
         assert!(matches!(PairDevice::open(&memory, &block, &alone), Err(DeviceError::Busy { .. })));
         let page = vec![0; SECTOR_BYTES];
-        let mut write = [BlockRequest::Write { sector: Sector::new(0), buffer: &page }];
+        let mut write = [BlockRequest::Write { sector: Sector::new(0), buffer: (&page).into() }];
         assert!(matches!(device.transfer(&mut write, &mut || {}), Err(DeviceError::Block { operation: "write", .. })));
         assert!(matches!(device.store(0, &page), Err(DeviceError::Block { operation: "store", .. })));
         assert!(device.block_path().discard(Sector::new(0), 1).is_err());
@@ -412,7 +415,7 @@ mod tests {
         let device = PairDevice::open(&memory, &block, &PairOptions::default()).expect("opens");
         assert!(taken(&memory) >= 4 << 20);
         let data = vec![1; 1 << 20];
-        device.transfer(&mut [BlockRequest::Write { sector: Sector::new(0), buffer: &data }], &mut || {}).expect("writes");
+        device.transfer(&mut [BlockRequest::Write { sector: Sector::new(0), buffer: (&data).into() }], &mut || {}).expect("writes");
         device.block_path().flush().expect("flushes");
         let before = taken(&block);
         device.block_path().discard(Sector::new(0), 256).expect("discards");
@@ -432,9 +435,9 @@ mod tests {
                     for round in 0..50_u8 {
                         let sector = Sector::new(thread * 16 + u64::from(round) % 16);
                         let bytes = vec![round ^ thread as u8; SECTOR_BYTES];
-                        device.transfer(&mut [BlockRequest::Write { sector, buffer: &bytes }], &mut || {}).expect("writes");
+                        device.transfer(&mut [BlockRequest::Write { sector, buffer: (&bytes).into() }], &mut || {}).expect("writes");
                         let mut read = vec![0; SECTOR_BYTES];
-                        device.transfer(&mut [BlockRequest::Read { sector, buffer: &mut read }], &mut || {}).expect("reads");
+                        device.transfer(&mut [BlockRequest::Read { sector, buffer: (&mut read).into() }], &mut || {}).expect("reads");
                         assert_eq!(read, bytes);
                     }
                 });

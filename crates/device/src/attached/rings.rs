@@ -1,7 +1,7 @@
 //! io_uring: a few rings. A thread takes any free ring, submits its batch and waits for all of it.
 //!
-//! [RI1] The kernel reads and writes the callers' buffers until a request completes. So no function returns or unwinds before every
-//!       submitted request has completed ([`InFlight`] waits when it is dropped).
+//! [RI1] The kernel reads and writes the callers' buffers, private or shared, until a request completes. So no function returns or unwinds
+//!       before every submitted request has completed ([`InFlight`] waits when it is dropped).
 //! [RI2] `O_DIRECT` needs buffers with the drive's alignment. Other buffers go through a bounce buffer of this module.
 //! [RI3] A partly completed request is continued and an interrupted one is repeated. A request fails only with the kernel's error or at the
 //!       end of a file that became shorter.
@@ -14,7 +14,6 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, opcode, types};
@@ -22,6 +21,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tandemfs_format::SECTOR_BYTES;
 
 use crate::BlockRequest;
+use crate::buffer::{read_exact_at, write_all_at};
 use crate::sync::current_cpu;
 
 /// Requests of one ring in flight.
@@ -137,14 +137,14 @@ impl Rings {
         let mut transfers: Vec<Transfer> = Vec::with_capacity(requests.len());
         for (index, request) in requests.iter_mut().enumerate() {
             let (pointer, length, sector, is_write) = match request {
-                BlockRequest::Read { sector, buffer } => (buffer.as_mut_ptr(), buffer.len(), *sector, false),
-                BlockRequest::Write { sector, buffer } => (buffer.as_ptr().cast_mut(), buffer.len(), *sector, true),
+                BlockRequest::Read { sector, buffer } => (buffer.address(), buffer.len(), *sector, false),
+                BlockRequest::Write { sector, buffer } => (buffer.address().cast_mut(), buffer.len(), *sector, true),
             };
             let mut transfer = Transfer { pointer, length, offset: sector.offset_bytes(), is_write, done: 0 };
             if !(pointer as usize).is_multiple_of(self.memory_alignment) {
                 let mut bounce = self.bounce(length / SECTOR_BYTES);
                 if let BlockRequest::Write { buffer, .. } = request {
-                    bounce.iter_mut().zip(buffer.chunks_exact(SECTOR_BYTES)).for_each(|(to, from)| to.0.copy_from_slice(from));
+                    bounce.iter_mut().zip(buffer.chunks(SECTOR_BYTES)).for_each(|(to, from)| from.copy_to(&mut to.0));
                 }
                 transfer.pointer = bounce.as_mut_ptr().cast();
                 // Moves the vector, not what it holds.
@@ -157,7 +157,8 @@ impl Rings {
             if let BlockRequest::Read { buffer, .. } = &mut requests[index]
                 && let Ok(found) = bounces.binary_search_by_key(&index, |(index, _)| *index)
             {
-                buffer.chunks_exact_mut(SECTOR_BYTES).zip(&bounces[found].1).for_each(|(to, from)| to.copy_from_slice(&from.0));
+                let sectors = (0..buffer.len()).step_by(SECTOR_BYTES).zip(&bounces[found].1);
+                sectors.for_each(|(at, sector)| buffer.copy_from(at, &sector.0));
             }
             completed(index, &requests[index]);
         };
@@ -300,10 +301,10 @@ fn run_plain(
     for (index, transfer) in transfers.iter().enumerate() {
         let done = if transfer.is_write {
             // SAFETY: pointer and length are those of the caller's buffer or its bounce, which outlive this call.
-            file.write_all_at(unsafe { std::slice::from_raw_parts(transfer.pointer, transfer.length) }, transfer.offset)
+            unsafe { write_all_at(file, transfer.pointer, transfer.length, transfer.offset) }
         } else {
             // SAFETY: as above, and a read has an exclusive borrow.
-            file.read_exact_at(unsafe { std::slice::from_raw_parts_mut(transfer.pointer, transfer.length) }, transfer.offset)
+            unsafe { read_exact_at(file, transfer.pointer, transfer.length, transfer.offset) }
         };
         match done {
             Ok(()) => finished(index),
@@ -315,6 +316,7 @@ fn run_plain(
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use tandemfs_format::Sector;
@@ -346,14 +348,19 @@ mod tests {
             let mut writes: Vec<_> = (0..100)
                 .map(|index| BlockRequest::Write {
                     sector: Sector::new(index as u64),
-                    buffer: &data[1 + index * SECTOR_BYTES..][..SECTOR_BYTES],
+                    buffer: (&data[1 + index * SECTOR_BYTES..][..SECTOR_BYTES]).into(),
                 })
                 .collect();
             let mut ran = 0;
             rings.run(&file, &mut writes, &mut || ran += 1, &mut |_, _| {}).expect("written");
             let mut found = vec![0; data.len()];
             rings
-                .run(&file, &mut [BlockRequest::Read { sector: Sector::new(0), buffer: &mut found[1..] }], &mut || ran += 1, &mut |_, _| {})
+                .run(
+                    &file,
+                    &mut [BlockRequest::Read { sector: Sector::new(0), buffer: (&mut found[1..]).into() }],
+                    &mut || ran += 1,
+                    &mut |_, _| {},
+                )
                 .expect("read");
             assert!(found[1..] == data[1..] && ran == 2);
             rings.run(&file, &mut [], &mut || ran += 1, &mut |_, _| {}).expect("nothing to do");
@@ -368,8 +375,8 @@ mod tests {
         for rings in [Rings::new(1), Rings::without_rings(1)] {
             let (mut beyond, mut first) = (vec![1; 4096], vec![1; 4096]);
             let mut requests = [
-                BlockRequest::Read { sector: Sector::new(2), buffer: &mut beyond },
-                BlockRequest::Read { sector: Sector::new(0), buffer: &mut first },
+                BlockRequest::Read { sector: Sector::new(2), buffer: (&mut beyond).into() },
+                BlockRequest::Read { sector: Sector::new(0), buffer: (&mut first).into() },
             ];
             let (index, error) = rings.run(&file, &mut requests, &mut || (), &mut |_, _| {}).expect_err("past the end");
             assert_eq!((index, error.kind()), (0, io::ErrorKind::UnexpectedEof));
@@ -383,12 +390,12 @@ mod tests {
         file.set_len(1 << 20).expect("sized");
         let rings = Rings::new(1);
         let mut buffer = vec![1; 1 << 20];
-        let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: &mut buffer }];
+        let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: (&mut buffer).into() }];
         let panicked = catch_unwind(AssertUnwindSafe(|| rings.run(&file, &mut requests, &mut || panic!("in between"), &mut |_, _| {})));
         assert!(panicked.is_err());
         assert!(buffer.iter().all(|&byte| byte == 0), "the read was waited for");
         rings
-            .run(&file, &mut [BlockRequest::Write { sector: Sector::new(0), buffer: &[2; 4096] }], &mut || (), &mut |_, _| {})
+            .run(&file, &mut [BlockRequest::Write { sector: Sector::new(0), buffer: (&[2; 4096]).into() }], &mut || (), &mut |_, _| {})
             .expect("the ring still works");
     }
 
@@ -401,15 +408,15 @@ mod tests {
             let mut found = vec![0xff; 200 * SECTOR_BYTES + 1];
             let mut requests: Vec<_> = (0..)
                 .zip(found[1..].chunks_mut(SECTOR_BYTES))
-                .map(|(number, buffer)| BlockRequest::Read { sector: Sector::new(number), buffer })
+                .map(|(number, buffer)| BlockRequest::Read { sector: Sector::new(number), buffer: buffer.into() })
                 .collect();
-            requests.push(BlockRequest::Read { sector: Sector::new(500), buffer: &mut [] });
+            requests.push(BlockRequest::Read { sector: Sector::new(500), buffer: (&mut []).into() });
             let mut beyond = [0; SECTOR_BYTES];
-            requests.push(BlockRequest::Read { sector: Sector::new(500), buffer: &mut beyond });
+            requests.push(BlockRequest::Read { sector: Sector::new(500), buffer: (&mut beyond).into() });
             let mut seen = [0; 202];
             let result = rings.run(&file, &mut requests, &mut || (), &mut |index, request| {
                 seen[index] += 1;
-                assert!(request.bytes().iter().all(|byte| *byte == index as u8), "request {index}");
+                assert!(request.bytes().to_vec().iter().all(|byte| *byte == index as u8), "request {index}");
             });
             assert!(result.is_err(), "one was behind the end");
             assert!(seen[..200].iter().all(|times| *times == 1) && seen[201] == 0, "{seen:?}");
@@ -424,7 +431,7 @@ mod tests {
         let mut buffer = vec![1; 8 << 20];
         let mut requests: Vec<_> = (0..8)
             .zip(buffer.chunks_mut(1 << 20))
-            .map(|(number, buffer)| BlockRequest::Read { sector: Sector::new(number * 256), buffer })
+            .map(|(number, buffer)| BlockRequest::Read { sector: Sector::new(number * 256), buffer: buffer.into() })
             .collect();
         let told = &mut |_: usize, _: &BlockRequest<'_>| panic!("at the first");
         assert!(catch_unwind(AssertUnwindSafe(|| rings.run(&file, &mut requests, &mut || (), told))).is_err());

@@ -277,7 +277,7 @@ impl Rig {
             }
             Operation::Read { sector, count } => return read(drive, *sector, *count).map(Some),
             Operation::Write { sector, bytes } => {
-                let mut requests = [BlockRequest::Write { sector: Sector::new(*sector), buffer: bytes }];
+                let mut requests = [BlockRequest::Write { sector: Sector::new(*sector), buffer: bytes.into() }];
                 drive.transfer(&mut requests, &mut || ())?;
             }
             Operation::Discard { sector, count } => drive.discard(Sector::new(*sector), *count)?,
@@ -544,9 +544,9 @@ fn read(drive: &Drive, sector: u64, count: u64) -> Result<Vec<u8>, DeviceError> 
     // As two requests where there are several pages.
     let (first, second) = bytes.split_at_mut((count.div_ceil(2) * PAGE) as usize);
     let second_sector = Sector::new(sector + count.div_ceil(2));
-    let mut requests = vec![BlockRequest::Read { sector: Sector::new(sector), buffer: first }];
+    let mut requests = vec![BlockRequest::Read { sector: Sector::new(sector), buffer: first.into() }];
     if !second.is_empty() {
-        requests.push(BlockRequest::Read { sector: second_sector, buffer: second });
+        requests.push(BlockRequest::Read { sector: second_sector, buffer: second.into() });
     }
     drive.transfer(&mut requests, &mut || ())?;
     Ok(bytes)

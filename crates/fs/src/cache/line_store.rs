@@ -214,6 +214,6 @@ fn unflushed(drive: &Drive, page: LineAddress) -> Option<Sector> {
 }
 
 fn write_unflushed(drive: &Drive, structure: Structure, sector: Sector, bytes: &[u8]) -> std::result::Result<Fenced, DeviceError> {
-    drop(drive.transfer(structure, &mut [BlockRequest::Write { sector, buffer: bytes }], &mut || {})?);
+    drop(drive.transfer(structure, &mut [BlockRequest::Write { sector, buffer: bytes.into() }], &mut || {})?);
     Ok(Fenced::nothing_stored())
 }

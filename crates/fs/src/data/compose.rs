@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use tandemfs_device::Structure;
+use tandemfs_device::{Source, Structure};
 use tandemfs_format::mapping::LogEntry;
 use tandemfs_format::{DataAddress, InodeNumber, SECTOR_BYTES};
 
@@ -54,10 +54,11 @@ fn verify_log(volume: &Volume, inode: InodeNumber, at: u64, log: &LogEntry, byte
 }
 
 /// Verifies sectors that were read. `first` is the index of the first one in its block.
-pub(crate) fn verify_sectors(volume: &Volume, owner: Owner, at: u64, block: &Block, first: u64, bytes: &[u8]) -> Result<()> {
-    let mut sectors = bytes.chunks_exact(SECTOR_BYTES);
+pub(crate) fn verify_sectors(volume: &Volume, owner: Owner, at: u64, block: &Block, first: u64, bytes: Source<'_>) -> Result<()> {
+    let mut copy = Vec::new();
+    let mut sectors = bytes.chunks(SECTOR_BYTES);
     block.sector_checksums(volume, owner, first, (bytes.len() / SECTOR_BYTES) as u64, |index, expected| match sectors.next() {
-        Some(sector) if volume.pair.data(sector) != expected => {
+        Some(sector) if volume.pair.data(sector.stable(&mut copy)) != expected => {
             volume.errors.data_damaged();
             Err(damaged_data(owner.inode, at + index * SECTOR_BYTES as u64))
         }
@@ -112,7 +113,7 @@ pub(crate) fn compose(volume: &Volume, owner: Owner, at: u64, block: &Block, ove
         let first = (bytes.start / SECTOR_BYTES) as u64;
         let sectors = &mut into[bytes];
         read_extents(volume, [(at_device, &mut *sectors)], &mut || {})?;
-        verify_sectors(volume, owner, at, block, first, sectors)?;
+        verify_sectors(volume, owner, at, block, first, Source::Private(sectors))?;
     }
     let mut buffer = [0; 4096];
     for log in block.logs() {
@@ -159,9 +160,9 @@ mod tests {
         assert_eq!(needed(&[(0, 1000), (1000, 3096)], &[]), 1..16, "two logs cover a sector together");
         assert_eq!(needed(&[(0, 1000), (1001, 3095)], &[]), 0..16, "but for a byte");
         let data = [0; 61_000];
-        assert_eq!(needed(&[(0, 4096)], &[Part { offset: 4096, data: &data }]), 15..16);
+        assert_eq!(needed(&[(0, 4096)], &[Part { offset: 4096, data: (&data[..]).into() }]), 15..16);
         assert_eq!(
-            needed(&[], &[Part { offset: 1, data: &data[..9000] }]),
+            needed(&[], &[Part { offset: 1, data: (&data[..9000]).into() }]),
             0..16,
             "from the first to the last, also around what is covered"
         );

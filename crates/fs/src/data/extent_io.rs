@@ -6,8 +6,8 @@
 //!       the range, always see the bytes of its checksums. Open pages are the exception ([OG1] of `open_pages.rs`): they have none.
 
 use smallvec::SmallVec;
-use tandemfs_device::{BlockRequest, InFlight, Lines, Structure};
-use tandemfs_format::{DataAddress, LineAddress, SECTOR_BYTES};
+use tandemfs_device::{BlockRequest, InFlight, Lines, Source, Structure};
+use tandemfs_format::{DataAddress, LineAddress};
 
 use super::interface::load_slots;
 use crate::error::Result;
@@ -26,7 +26,7 @@ pub(super) fn read_extents<'b>(
     let mut pages: SmallVec<[(LineAddress, &'b mut [u8]); 2]> = SmallVec::new();
     for (at, buffer) in parts {
         match at {
-            DataAddress::Sector(sector) => requests.push(BlockRequest::Read { sector, buffer }),
+            DataAddress::Sector(sector) => requests.push(BlockRequest::Read { sector, buffer: buffer.into() }),
             DataAddress::Page(page) => pages.push((page, buffer)),
         }
     }
@@ -46,13 +46,17 @@ pub(super) fn read_extents<'b>(
 
 /// Stores a new extent of pages, starts flushing its cache lines, and computes its checksums ([XI1]).
 pub(super) fn store_pages(volume: &Volume, page: LineAddress, new: &mut NewExtent, bytes: &[u8]) -> Result<Lines<InFlight>> {
-    new.checksums = checksums_of(volume, bytes);
+    new.checksums = checksums_of(volume, bytes.into());
     add(&volume.live.work.home_written_bytes, bytes.len() as u64);
     let lines = volume.drive.store(Structure::Data, page, bytes)?;
     Ok(volume.drive.flush_lines(lines))
 }
 
 /// The checksums of an extent with these bytes; none if the file system has no checksums.
-pub(super) fn checksums_of(volume: &Volume, bytes: &[u8]) -> SmallVec<[u32; 16]> {
-    bytes.chunks_exact(SECTOR_BYTES).filter(|_| volume.checksums).map(|sector| volume.pair.data(sector)).collect()
+pub(super) fn checksums_of(volume: &Volume, bytes: Source<'_>) -> SmallVec<[u32; 16]> {
+    let mut checksums = SmallVec::new();
+    if volume.checksums {
+        bytes.each_sector(|sector| checksums.push(volume.pair.data(sector)));
+    }
+    checksums
 }

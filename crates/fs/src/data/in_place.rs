@@ -142,8 +142,8 @@ impl InPlace {
             for part in parts {
                 let (from, to) = (part.offset.max(start), part.end().min(start + LINE));
                 if from < to {
-                    new[(from - start) as usize..(to - start) as usize]
-                        .copy_from_slice(&part.data[(from - part.offset) as usize..(to - part.offset) as usize]);
+                    let bytes = part.data.slice((from - part.offset) as usize..(to - part.offset) as usize);
+                    bytes.copy_to(&mut new[(from - start) as usize..(to - start) as usize]); // [SM3]
                 }
             }
             let (sector, line) = (touched.line / SECTOR_LINES as u32, touched.line % SECTOR_LINES as u32);

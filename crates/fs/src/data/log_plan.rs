@@ -14,6 +14,7 @@
 //! Planning moves no bytes and allocates no space.
 
 use smallvec::SmallVec;
+use tandemfs_device::Source;
 use tandemfs_format::mapping::{LOG_BYTES_MAX, LogEntry, SlotClass};
 
 use crate::index::block::LogSlots;
@@ -22,7 +23,7 @@ use crate::index::block::LogSlots;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part<'d> {
     pub(crate) offset: u32,
-    pub(crate) data: &'d [u8],
+    pub(crate) data: Source<'d>,
 }
 
 impl Part<'_> {
@@ -33,13 +34,13 @@ impl Part<'_> {
     /// The bytes from this offset in the block on.
     pub(crate) fn from(&self, offset: u32) -> Option<Self> {
         let skip = offset.saturating_sub(self.offset);
-        (self.end() > offset).then(|| Self { offset: self.offset + skip, data: &self.data[skip as usize..] })
+        (self.end() > offset).then(|| Self { offset: self.offset + skip, data: self.data.slice(skip as usize..self.data.len()) })
     }
 
     /// The bytes up to this offset in the block.
     pub(crate) fn up_to(&self, offset: u32) -> Option<Self> {
         let length = (offset.checked_sub(self.offset)? as usize).min(self.data.len());
-        Some(Self { data: &self.data[..length], ..*self })
+        Some(Self { data: self.data.slice(0..length), ..*self })
     }
 }
 
@@ -198,7 +199,7 @@ mod tests {
     }
 
     fn part(offset: u32, data: &[u8]) -> Part<'_> {
-        Part { offset, data }
+        Part { offset, data: data.into() }
     }
 
     #[test]
@@ -232,8 +233,8 @@ mod tests {
         let data = [1, 2, 3, 4];
         let part = part(10, &data);
         assert_eq!((part.up_to(10).map(|part| part.data.len()), part.from(14)), (Some(0), None));
-        assert_eq!((part.up_to(9), part.up_to(12)), (None, Some(Part { offset: 10, data: &data[..2] })));
-        assert_eq!((part.from(9), part.from(12)), (Some(part), Some(Part { offset: 12, data: &data[2..] })));
+        assert_eq!((part.up_to(9), part.up_to(12)), (None, Some(Part { offset: 10, data: (&data[..2]).into() })));
+        assert_eq!((part.from(9), part.from(12)), (Some(part), Some(Part { offset: 12, data: (&data[2..]).into() })));
     }
 
     #[test]

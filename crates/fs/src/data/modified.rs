@@ -136,7 +136,7 @@ impl<'d> Pages<'_, 'd> {
 
     fn push(&mut self, block_start: u64, from: u64, to: u64) {
         let data = &self.write.data[(from - self.write.offset) as usize..(to - self.write.offset) as usize];
-        self.parts.push(Part { offset: (from - block_start) as u32, data });
+        self.parts.push(Part { offset: (from - block_start) as u32, data: data.into() });
     }
 
     /// First line and length of each changed run; `None` if the page is written unreduced.

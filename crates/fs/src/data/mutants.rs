@@ -1,12 +1,15 @@
 //! The deliberate bugs (mutants) of the data paths that need more than a condition, one function each. If its bug is not selected, and
 //! always without the feature `mutants`, a function does only what its name says. See [`crate::mutant`].
 
+use std::borrow::Cow;
 use std::ops::Range;
 
-use tandemfs_device::{DeviceError, Flushed, Structure, Written};
+use tandemfs_device::{DeviceError, Flushed, Source, Structure, Written};
 use tandemfs_format::mapping::LogEntry;
 use tandemfs_format::{DataAddress, Line, Sector};
 
+use super::log_plan::Part;
+use super::target::Store;
 use crate::error::Result;
 use crate::index::block::{Base, NewExtent};
 use crate::mutant::{Mutant, on};
@@ -20,8 +23,8 @@ pub(super) fn piece(at: u64, length: usize, volume: &Volume) -> usize {
 }
 
 /// Bytes added to the new file size beyond this piece: none. The bug: adds the length of the later pieces.
-pub(super) fn size_ahead(later: &[u8]) -> u64 {
-    if on(Mutant::SizeBeforePieces) { later.len() as u64 } else { 0 }
+pub(super) fn size_ahead(later: usize) -> u64 {
+    if on(Mutant::SizeBeforePieces) { later as u64 } else { 0 }
 }
 
 /// The checksum that a log's entry records for its first `bytes`. The bug: it is computed from the bytes read back from the device.
@@ -32,6 +35,28 @@ pub(super) fn recorded_checksum(volume: &Volume, log: &LogEntry, bytes: u32) -> 
     let mut read_back = vec![0; bytes as usize];
     volume.drive.load(Structure::DataLog, log.address, &mut read_back)?;
     Ok(volume.pair.data(&read_back))
+}
+
+/// The bytes of a log that are stored: those of its checksum. The bug: what the caller's memory has by now.
+pub(super) fn bytes_to_store<'s>(store: &'s Store<'_>, parts: &[Part<'_>]) -> Cow<'s, [u8]> {
+    let bytes = store.bytes.get();
+    let start = store.entry.offset + store.skip;
+    let holds = |part: &&Part<'_>| part.offset <= start && start + bytes.len() as u32 <= part.end() && part.data.private().is_none();
+    match parts.iter().find(holds).filter(|_| on(Mutant::SharedLogReadAgain)) {
+        Some(part) => {
+            let from = (start - part.offset) as usize;
+            Cow::Owned(part.data.slice(from..from + bytes.len()).to_vec())
+        }
+        None => Cow::Borrowed(bytes),
+    }
+}
+
+/// The bytes of a write of which copies of pages are kept: none of shared memory. The bug: what it has by now.
+pub(super) fn bytes_to_keep(data: Source<'_>) -> Option<Cow<'_, [u8]>> {
+    match data {
+        Source::Private(bytes) => Some(Cow::Borrowed(bytes)),
+        Source::Shared(_) => on(Mutant::SharedPagesKept).then(|| Cow::Owned(data.to_vec())),
+    }
 }
 
 /// Called before sectors are allocated for a block; does nothing. The bugs: frees the block's old sectors; discards them.

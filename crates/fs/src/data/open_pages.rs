@@ -232,7 +232,7 @@ impl FileSystem {
             false => drive.fence(drive.flush_lines(drive.mapped_lines(page, bytes.len() as u64))),
         };
         drive.load(Structure::Data, page, &mut bytes)?;
-        Ok((checksums_of(&self.volume, &bytes), fenced))
+        Ok((checksums_of(&self.volume, bytes[..].into()), fenced))
     }
 
     // ---- behind ([OG2]) ---------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use smallvec::SmallVec;
+use tandemfs_device::Source;
 use tandemfs_format::mapping::{LogEntry, RecordBytes, SlotClass};
 use tandemfs_format::{DataAddress, LineAddress, SECTOR_BYTES};
 
@@ -30,12 +31,12 @@ pub(super) fn split<'d>(
     volume: &Volume,
     view: &FileView,
     root: RecordBytes,
-    (offset, data): (u64, &'d [u8]),
+    (offset, data): (u64, Source<'d>),
     tail_zeros: &'d [u8],
 ) -> Result<SmallVec<[Target<'d>; 2]>> {
     let block_bytes = u64::from(volume.geometry.block_bytes());
     let mut targets: SmallVec<[Target<'d>; 2]> = SmallVec::new();
-    for (start, bytes) in [(view.size, tail_zeros), (offset, data)] {
+    for (start, bytes) in [(view.size, Source::Private(tail_zeros)), (offset, data)] {
         if bytes.is_empty() {
             continue;
         }
@@ -270,7 +271,10 @@ impl<'p, 'v> Planner<'p, 'v> {
     fn to_extent<'d>(&self, target: &mut Target<'d>, at: DataAddress, count: u32, fill: bool) -> Result<bool> {
         let length = count as usize * SECTOR_BYTES;
         let bytes = match target.parts.as_slice() {
-            [part] if part.offset == 0 && part.data.len() == length => Bytes::Borrowed(part.data),
+            [Part { offset: 0, data }] if data.len() == length => match (data, at) {
+                (Source::Shared(bytes), DataAddress::Sector(_)) => Bytes::Shared(*bytes),
+                (data, _) => Bytes::private(*data),
+            },
             _ => Bytes::Owned(self.composed(target, length)?),
         };
         let new = NewExtent { at, count, checksums: SmallVec::new() };
@@ -318,7 +322,7 @@ impl<'p, 'v> Planner<'p, 'v> {
         let known = (self.view.size.saturating_sub(block_start)).min(length as u64) as usize;
         bytes[known..].fill(0);
         for part in target.parts.iter().filter_map(|part| part.up_to(length as u32)) {
-            bytes[part.offset as usize..part.end() as usize].copy_from_slice(part.data);
+            part.data.copy_to(&mut bytes[part.offset as usize..part.end() as usize]); // [SM3]
         }
         if target.old.has_logs() {
             count(&self.volume.live.work.block_write_backs);
@@ -336,13 +340,13 @@ fn take_logs<'d>(tx: &mut Tx<'_>, volume: &Volume, view: &FileView, target: &Tar
             Step::Append { log, part } => {
                 let data = target.parts[*part].data;
                 let entry = LogEntry { length: log.length + data.len() as u32, ..*log };
-                stores.push(Store { slot: *slot, entry, skip: log.length, bytes: Bytes::Borrowed(data) });
+                stores.push(Store { slot: *slot, entry, skip: log.length, bytes: Bytes::private(data) });
             }
             Step::Write { offset, length, merged } => {
                 let end = offset + length;
                 let bytes = match target.parts.iter().find(|part| part.offset <= *offset && end <= part.end()) {
                     Some(part) if merged.is_empty() => {
-                        Bytes::Borrowed(&part.data[(offset - part.offset) as usize..(end - part.offset) as usize])
+                        Bytes::private(part.data.slice((offset - part.offset) as usize..(end - part.offset) as usize))
                     }
                     _ => Bytes::Merged(view.owner.inode, merged.to_vec()),
                 };

@@ -40,7 +40,7 @@ impl Volume {
             let (into, further) = rest.split_at_mut(run.len() * SECTOR_BYTES);
             let loaded = self.drive.load(Structure::Data, run[0].1, into).is_ok();
             for ((index, _, number), sector) in run.iter().zip(into.chunks_exact(SECTOR_BYTES)) {
-                let good = loaded && verify_sectors(self, owner, at, block, *number, sector).is_ok();
+                let good = loaded && verify_sectors(self, owner, at, block, *number, sector.into()).is_ok();
                 spare_pages.unpin(&self.memory, *index, good);
                 all &= good;
             }

@@ -7,9 +7,13 @@
 //! 3. Read sectors by blocks, straight into the caller's buffer where it holds whole sectors; load the logs while the reads are in flight.
 //! 4. Verify each log when it is loaded and each sector when its request completes, while others are still in flight. Copy the logs over
 //!    the sectors. Unverified bytes are never returned.
+//!
+//! [SM4] Whole sectors also go straight into memory that is shared with others ([`Sink::Shared`]), and are verified there by private copies,
+//!       a sector each. Others may see them before, and change them afterwards, so nothing is made of them once more: no promoted copy, no
+//!       page that is kept, no bytes read ahead. Everything else is read into private memory and copied.
 
 use smallvec::SmallVec;
-use tandemfs_device::{BlockRequest, Structure};
+use tandemfs_device::{BlockRequest, Sink, Source, Structure};
 use tandemfs_format::mapping::{LOG_BYTES_MAX, LogEntry, Record};
 use tandemfs_format::{DataAddress, InodeNumber, SECTOR_BYTES, Sector};
 
@@ -69,6 +73,14 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::read`].
     pub fn read_with(&self, number: InodeNumber, offset: u64, into: &mut [u8], options: ReadOptions) -> Result<usize> {
+        self.read_into(number, offset, into.into(), options)
+    }
+
+    /// Like [`FileSystem::read_with`], also into memory that others use: they may see bytes that were not verified, until it returns.
+    ///
+    /// # Errors
+    /// As [`FileSystem::read`].
+    pub fn read_into(&self, number: InodeNumber, offset: u64, mut into: Sink<'_>, options: ReadOptions) -> Result<usize> {
         let _counted = counted(&self.volume.live.operations.read);
         let volume = &self.volume;
         let file = self.inodes.get(volume, number)?;
@@ -86,17 +98,20 @@ impl FileSystem {
         if !file.state.read()?.inode.has_mapping() || length == 0 {
             return Ok(0);
         }
-        let into = &mut into[..length];
+        let mut into = into.part(0..length);
         let range = range.unless(Mutant::ReadRangeReleasedEarly);
-        let done = self.read_ahead.copy(&file, version, offset, into);
+        let done = self.read_ahead.copy(&file, version, offset, &mut into);
         if done > 0 {
             count(&volume.live.work.read_ahead_hits);
         }
         if done < length {
-            self.fetch_ahead(&file, version, &view, offset + done as u64, &mut into[done..], ahead)?;
+            self.fetch_ahead(&file, version, &view, offset + done as u64, into.part(done..length), ahead)?;
         }
-        if options.keep_pages && self.options.modified_lines > 0 {
-            volume.pages.duplicates.keep_read(&file.duplicates, view.size, offset, into);
+        if options.keep_pages
+            && self.options.modified_lines > 0
+            && let Some(bytes) = into.private()
+        {
+            volume.pages.duplicates.keep_read(&file.duplicates, view.size, offset, bytes);
         }
         if patience::tries() {
             self.read_ahead.note_tried(&file, offset, length as u64);
@@ -120,15 +135,15 @@ impl FileSystem {
     }
 
     /// Reads a locked range, and up to `ahead` bytes after it.
-    fn fetch_ahead(&self, file: &InCoreInode, version: u64, view: &FileView, offset: u64, into: &mut [u8], ahead: u64) -> Result<()> {
+    fn fetch_ahead(&self, file: &InCoreInode, version: u64, view: &FileView, offset: u64, mut into: Sink<'_>, ahead: u64) -> Result<()> {
         let end = offset + into.len() as u64;
         let ahead_end = self.end_of_sectors(file, view, offset, end, (end + ahead) / SECTOR_BYTES as u64 * SECTOR_BYTES as u64)?;
         if ahead_end > end {
             may_wait()?; // sectors
             let mut bytes = self.read_ahead.room(file);
             bytes.resize((ahead_end - offset) as usize, 0);
-            if self.fetch(file, view, offset, &mut bytes, false).is_ok() {
-                into.copy_from_slice(&bytes[..into.len()]);
+            if self.fetch(file, view, offset, Sink::Private(&mut bytes), false).is_ok() {
+                into.copy_from(0, &bytes[..into.len()]);
                 self.read_ahead.keep(file, version, offset, bytes);
                 return Ok(());
             } // [RA3]
@@ -153,29 +168,33 @@ impl FileSystem {
     }
 
     /// Reads bytes inside the file. The caller has locked their blocks. If `hot`, the sectors may be promoted.
-    fn fetch(&self, file: &InCoreInode, view: &FileView, offset: u64, into: &mut [u8], hot: bool) -> Result<()> {
+    fn fetch(&self, file: &InCoreInode, view: &FileView, offset: u64, mut into: Sink<'_>, hot: bool) -> Result<()> {
         let mut wanted = self.want_all(file, view, offset, into.len())?;
         let mut bounces = self.bounces(view, offset, &mut wanted, into.len());
         let pieces = log_pieces(&wanted);
-        load_pages(&self.volume, view, &wanted, &mut bounces, into)?;
+        load_pages(&self.volume, view, &wanted, &mut bounces, &mut into)?;
         if !wanted.iter().any(|wanted| wanted.sector().is_some()) {
-            wanted.iter().zip(&bounces).for_each(|(wanted, bounce)| lay_sectors(wanted, bounce, into));
-            return load_pieces(&self.volume, view.owner.inode, &pieces, into);
+            wanted.iter().zip(&bounces).for_each(|(wanted, bounce)| lay_sectors(wanted, bounce, &mut into));
+            return load_pieces(&self.volume, view.owner.inode, &pieces, &mut into);
         }
         may_wait()?;
-        let log_bytes = transfer(&self.volume, view, &wanted, &pieces, &mut bounces, into)?;
-        if hot && self.is_promoted(into.len()) {
+        let log_bytes = transfer(&self.volume, view, &wanted, &pieces, &mut bounces, into.reborrow())?;
+        let length = into.len();
+        if hot && self.is_promoted(length) {
             for (wanted, bounce) in wanted.iter().zip(&bounces) {
                 let (Some(sector), Some((_, _, sectors))) = (wanted.sector(), wanted.sectors) else { continue };
-                let read = if wanted.direct() { &into[wanted.start..wanted.start + sectors * SECTOR_BYTES] } else { bounce };
-                self.promote(into.len(), sector, read);
+                match into.private() {
+                    _ if !wanted.direct() => self.promote(length, sector, bounce),
+                    Some(into) => self.promote(length, sector, &into[wanted.start..wanted.start + sectors * SECTOR_BYTES]),
+                    None => {} // [SM4]
+                }
             }
         }
-        wanted.iter().zip(&bounces).for_each(|(wanted, bounce)| lay_sectors(wanted, bounce, into));
+        wanted.iter().zip(&bounces).for_each(|(wanted, bounce)| lay_sectors(wanted, bounce, &mut into));
         let mut rest = &log_bytes[..];
         for piece in &pieces {
             let (bytes, further) = rest.split_at(piece.log.length as usize);
-            into[piece.start..piece.start + piece.length].copy_from_slice(&bytes[piece.skip..piece.skip + piece.length]);
+            into.copy_from(piece.start, &bytes[piece.skip..piece.skip + piece.length]);
             rest = further;
         }
         Ok(())
@@ -249,12 +268,25 @@ impl FileSystem {
 }
 
 /// 3 and 4 for blocks in the memory zone: loads their pages, into the caller's buffer or into the bounce buffer, and verifies them.
-fn load_pages(volume: &Volume, view: &FileView, wanted: &[Wanted], bounces: &mut [Vec<u8>], into: &mut [u8]) -> Result<()> {
+fn load_pages(volume: &Volume, view: &FileView, wanted: &[Wanted], bounces: &mut [Vec<u8>], into: &mut Sink<'_>) -> Result<()> {
+    let mut copy = Vec::new();
     for (wanted, bounce) in wanted.iter().zip(bounces) {
         let Some((DataAddress::Page(page), first, count)) = wanted.sectors else { continue };
-        let bytes = if wanted.bounced { bounce } else { &mut into[wanted.start..wanted.start + count * SECTOR_BYTES] };
+        let range = wanted.start..wanted.start + count * SECTOR_BYTES;
+        let is_copied = !wanted.bounced && into.is_shared(); // [SM4]
+        let bytes = match into.private() {
+            _ if wanted.bounced => &mut bounce[..],
+            Some(into) => &mut into[range.clone()],
+            None => {
+                copy.resize(range.len(), 0);
+                &mut copy[..]
+            }
+        };
         load_slots(volume, Structure::Data, page, bytes)?;
-        verify_sectors(volume, view.owner, wanted.block_start, &wanted.block, first as u64, bytes)?;
+        verify_sectors(volume, view.owner, wanted.block_start, &wanted.block, first as u64, Source::Private(bytes))?;
+        if is_copied {
+            into.copy_from(range.start, &copy);
+        }
     }
     Ok(())
 }
@@ -296,7 +328,7 @@ fn transfer(
     wanted: &[Wanted],
     pieces: &[LogPiece],
     bounces: &mut [Vec<u8>],
-    into: &mut [u8],
+    into: Sink<'_>,
 ) -> Result<Vec<u8>> {
     let mut loaded = Ok(());
     let mut damage = None;
@@ -307,7 +339,7 @@ fn transfer(
         log_bytes.resize(logs.iter().map(|(_, log)| log.length as usize).sum(), 0);
         loaded = load_logs(volume, view.owner.inode, &logs, &mut log_bytes);
     };
-    let mut verify = |index: usize, at: usize, bytes: &[u8]| {
+    let mut verify = |index: usize, at: usize, bytes: Source<'_>| {
         let run: &Run = &runs[index];
         for wanted in &wanted[run.first..run.end] {
             if let Err(error) = verify_part(volume, view, wanted, wanted.start.saturating_sub(run.start), at, bytes) {
@@ -324,22 +356,29 @@ fn transfer(
 }
 
 /// Loads logs only. Whole logs that are adjacent in the file and on the device go straight into the caller's buffer.
-fn load_pieces(volume: &Volume, inode: InodeNumber, pieces: &[LogPiece], into: &mut [u8]) -> Result<()> {
+fn load_pieces(volume: &Volume, inode: InodeNumber, pieces: &[LogPiece], into: &mut Sink<'_>) -> Result<()> {
     let is_whole = |piece: &LogPiece| piece.length == piece.log.length as usize;
     let goes_on = |one: &LogPiece, next: &LogPiece| {
         is_whole(one) && is_whole(next) && one.start + one.length == next.start && next.log.follows(&one.log)
     };
     for run in pieces.chunk_by(goes_on) {
         let (first, last) = (&run[0], &run[run.len() - 1]);
-        let target = &mut into[first.start..last.start + last.length];
+        let mut target = into.part(first.start..last.start + last.length);
         if is_whole(first) {
             let logs: SmallVec<[_; 16]> = run.iter().map(|piece| (piece.block_start, piece.log)).collect();
-            load_logs(volume, inode, &logs, target)?;
+            match target.private() {
+                Some(target) => load_logs(volume, inode, &logs, target)?,
+                None => {
+                    let mut bytes = vec![0; target.len()];
+                    load_logs(volume, inode, &logs, &mut bytes)?;
+                    target.copy_from(0, &bytes); // [SM4]
+                }
+            }
         } else {
             let mut buffer = [0; LOG_BYTES_MAX];
             let bytes = &mut buffer[..first.log.length as usize];
             load_log(volume, inode, first.block_start, &first.log, bytes)?;
-            target.copy_from_slice(&bytes[first.skip..first.skip + first.length]);
+            target.copy_from(0, &bytes[first.skip..first.skip + first.length]);
         }
     }
     Ok(())
@@ -353,7 +392,7 @@ struct Run {
 }
 
 /// 3. Requests for the sectors of all blocks. Blocks adjacent on the device and in the buffer share one request.
-fn read_requests<'b>(wanted: &[Wanted], bounces: &'b mut [Vec<u8>], into: &'b mut [u8]) -> (Vec<Run>, Vec<BlockRequest<'b>>) {
+fn read_requests<'b>(wanted: &[Wanted], bounces: &'b mut [Vec<u8>], into: Sink<'b>) -> (Vec<Run>, Vec<BlockRequest<'b>>) {
     let mut runs: Vec<Run> = Vec::with_capacity(wanted.len());
     let mut requests: Vec<BlockRequest<'b>> = Vec::with_capacity(wanted.len());
     // Runs of direct reads: sector, start in the buffer, length in bytes.
@@ -378,8 +417,8 @@ fn read_requests<'b>(wanted: &[Wanted], bounces: &'b mut [Vec<u8>], into: &'b mu
     let mut rest = into;
     let mut consumed = 0;
     for (sector, start, length) in places {
-        let (_, tail) = rest.split_at_mut(start - consumed);
-        let (buffer, tail) = tail.split_at_mut(length);
+        let (_, tail) = rest.split_at(start - consumed);
+        let (buffer, tail) = tail.split_at(length);
         requests.push(BlockRequest::Read { sector, buffer });
         rest = tail;
         consumed = start + length;
@@ -387,7 +426,7 @@ fn read_requests<'b>(wanted: &[Wanted], bounces: &'b mut [Vec<u8>], into: &'b mu
     for ((index, wanted), buffer) in wanted.iter().enumerate().zip(bounces) {
         if let Some(sector) = wanted.sector().filter(|_| wanted.bounced) {
             runs.push(Run { first: index, end: index + 1, start: wanted.start });
-            requests.push(BlockRequest::Read { sector, buffer });
+            requests.push(BlockRequest::Read { sector, buffer: buffer.into() });
         }
     }
     (runs, requests)
@@ -395,14 +434,15 @@ fn read_requests<'b>(wanted: &[Wanted], bounces: &'b mut [Vec<u8>], into: &'b mu
 
 /// Step 4 for a completed part of a request, at `at` in the request's buffer: verifies the bytes that belong to the block whose sectors
 /// start at `block_at` in that buffer.
-fn verify_part(volume: &Volume, view: &FileView, wanted: &Wanted, block_at: usize, at: usize, bytes: &[u8]) -> Result<()> {
+fn verify_part(volume: &Volume, view: &FileView, wanted: &Wanted, block_at: usize, at: usize, bytes: Source<'_>) -> Result<()> {
     let Some((_, first, sectors)) = wanted.sectors else { return Ok(()) };
     let (from, to) = (at.max(block_at), (at + bytes.len()).min(block_at + sectors * SECTOR_BYTES));
-    if from >= to || (at > 0 && on(Mutant::LaterPartsNotVerified)) {
+    let is_passed_over = at > 0 && on(Mutant::LaterPartsNotVerified) || bytes.private().is_none() && on(Mutant::SharedPartsNotVerified);
+    if from >= to || is_passed_over {
         return Ok(());
     }
     let first = first + (from - block_at) / SECTOR_BYTES;
-    verify_sectors(volume, view.owner, wanted.block_start, &wanted.block, first as u64, &bytes[from - at..to - at])
+    verify_sectors(volume, view.owner, wanted.block_start, &wanted.block, first as u64, bytes.slice(from - at..to - at))
 }
 
 /// Keeps the error to return. Among damaged-data errors, that is the lowest offset, in whatever order requests complete.
@@ -415,17 +455,18 @@ fn first_damage(kept: &mut Option<Error>, error: Error) {
 }
 
 /// 4. Fills holes with zeros, and copies from the bounce buffer.
-fn lay_sectors(wanted: &Wanted, bounce: &[u8], into: &mut [u8]) {
-    let target = &mut into[wanted.start..wanted.start + wanted.to - wanted.from];
+fn lay_sectors(wanted: &Wanted, bounce: &[u8], into: &mut Sink<'_>) {
+    let length = wanted.to - wanted.from;
+    let mut target = into.part(wanted.start..wanted.start + length);
     match wanted.sectors {
-        None => target.fill(0),
+        None => target.fill_zeros(0..length),
         Some((_, first, number)) => {
             let end = ((first + number) * SECTOR_BYTES).min(wanted.to);
             if !wanted.direct() {
                 let skip = wanted.from - first * SECTOR_BYTES;
-                target[..end - wanted.from].copy_from_slice(&bounce[skip..skip + end - wanted.from]);
+                target.copy_from(0, &bounce[skip..skip + end - wanted.from]);
             }
-            target[end - wanted.from..].fill(0);
+            target.fill_zeros(end - wanted.from..length);
         }
     }
 }

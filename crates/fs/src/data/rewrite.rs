@@ -115,7 +115,8 @@ impl<'v, 'f> Job<'v, 'f> {
     fn compose(&self, volume: &Volume, into: &mut [u8], logs: &[u8]) -> Result<()> {
         verify_found(self.view.owner.inode, self.start, &self.old, &[], self.inside as u32)?;
         let read = self.to_read().map_or(0..0, |(_, bytes)| bytes);
-        verify_sectors(volume, self.view.owner, self.start, &self.old, (read.start / SECTOR_BYTES) as u64, &into[read.clone()])?;
+        let bytes = (&into[read.clone()]).into();
+        verify_sectors(volume, self.view.owner, self.start, &self.old, (read.start / SECTOR_BYTES) as u64, bytes)?;
         into[..read.start].fill(0);
         into[read.end..].fill(0);
         let mut rest = logs;
@@ -377,7 +378,7 @@ impl FileSystem {
         let bytes_of = |job: &Job<'_, '_>| &blocks[job.bytes.clone()];
         let mut requests: SmallVec<[BlockRequest<'_>; 1]> = SmallVec::new();
         for job in jobs {
-            requests.extend(job.at.sector().map(|sector| BlockRequest::Write { sector, buffer: bytes_of(job) }));
+            requests.extend(job.at.sector().map(|sector| BlockRequest::Write { sector, buffer: bytes_of(job).into() }));
         }
         let mut stored: Result<_> = Ok(Lines::none());
         let mut store_all = || {
@@ -386,7 +387,7 @@ impl FileSystem {
                 let in_flight = match job.at {
                     DataAddress::Page(page) => in_flight.and(store_pages(volume, page, &mut new, bytes_of(job))?),
                     DataAddress::Sector(_) => {
-                        new.checksums = checksums_of(volume, bytes_of(job));
+                        new.checksums = checksums_of(volume, bytes_of(job).into());
                         in_flight
                     }
                 };

@@ -2,6 +2,7 @@
 //! its own file (`plan.rs`, `transfer.rs`, `commit.rs`), and these files do not depend on each other.
 
 use smallvec::SmallVec;
+use tandemfs_device::{SharedBytes, Source};
 use tandemfs_format::mapping::LogEntry;
 use tandemfs_format::{InodeNumber, LineAddress, SECTOR_BYTES};
 
@@ -45,17 +46,36 @@ pub(super) struct Store<'d> {
 /// Bytes that are to be stored.
 pub(super) enum Bytes<'d> {
     Borrowed(&'d [u8]),
+    /// Memory that others may change, of a block that goes by a request ([SM3] of `write_path.rs`).
+    Shared(SharedBytes<'d>),
     Owned(Vec<u8>),
     /// New bytes merged with logs of this file, which are loaded while block writes are in flight.
     Merged(InodeNumber, Vec<LogEntry>),
 }
 
-impl Bytes<'_> {
+impl<'d> Bytes<'d> {
+    /// Bytes that nobody changes: shared ones are copied ([SM3] of `write_path.rs`).
+    pub(super) fn private(source: Source<'d>) -> Self {
+        match source {
+            Source::Private(bytes) => Self::Borrowed(bytes),
+            Source::Shared(_) => Self::Owned(source.to_vec()),
+        }
+    }
+
     pub(super) fn get(&self) -> &[u8] {
         match self {
             Self::Borrowed(bytes) => bytes,
             Self::Owned(bytes) => bytes,
+            Self::Shared(_) => unreachable!("only requests take bytes from shared memory"),
             Self::Merged(..) => unreachable!("logs are merged before their bytes are asked for"),
+        }
+    }
+
+    /// For a request.
+    pub(super) fn source(&self) -> Source<'_> {
+        match self {
+            Self::Shared(bytes) => Source::Shared(*bytes),
+            private => Source::Private(private.get()),
         }
     }
 }

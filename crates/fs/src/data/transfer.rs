@@ -1,7 +1,7 @@
 //! Steps 4 and 5 of a write ([`super::write_path`]): transfers logs and blocks in parallel, and returns the proofs that both are durable.
 
 use smallvec::SmallVec;
-use tandemfs_device::{BlockRequest, Fenced, Flushed, InFlight, Lines, Structure, Written};
+use tandemfs_device::{BlockRequest, Fenced, Flushed, InFlight, Lines, Source, Structure, Written};
 use tandemfs_format::mapping::LogEntry;
 use tandemfs_format::{DataAddress, InodeNumber, LineAddress, Sector};
 
@@ -42,16 +42,17 @@ fn merge(
     let (offset, end) = (entry.offset, entry.end());
     let mut bytes = vec![0; entry.length as usize];
     let mut buffer = [0; 4096];
-    let mut copy = |start: u32, data: &[u8]| {
+    let mut copy = |start: u32, data: Source<'_>| {
         let (from, to) = (start.max(offset), (start + data.len() as u32).min(end));
         if from < to {
-            bytes[(from - offset) as usize..(to - offset) as usize].copy_from_slice(&data[(from - start) as usize..(to - start) as usize]);
+            let piece = data.slice((from - start) as usize..(to - start) as usize);
+            piece.copy_to(&mut bytes[(from - offset) as usize..(to - offset) as usize]); // [SM3]
         }
     };
     for log in merged.iter().filter(|_| !on(Mutant::MergedBytesForgotten)) {
         let old = &mut buffer[..log.length as usize];
         load_log(volume, inode, block_start, log, old)?;
-        copy(log.offset, old);
+        copy(log.offset, Source::Private(old));
     }
     for part in parts {
         copy(part.offset, part.data);
@@ -63,7 +64,7 @@ fn merge(
 pub(super) fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(Fenced, Flushed)> {
     let block_bytes = u64::from(volume.geometry.block_bytes());
     let mut logs: SmallVec<[Logs<'_, '_>; 2]> = SmallVec::new();
-    let mut blocks: SmallVec<[(&mut NewExtent, Sector, &[u8]); 2]> = SmallVec::new();
+    let mut blocks: SmallVec<[(&mut NewExtent, Sector, Source<'_>); 2]> = SmallVec::new();
     let mut pages: SmallVec<[(&mut NewExtent, LineAddress, &[u8]); 2]> = SmallVec::new();
     for target in targets {
         match &mut target.action {
@@ -73,7 +74,7 @@ pub(super) fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(F
             }
             Action::Extent { new, bytes, slots, stores, .. } => {
                 match new.at {
-                    DataAddress::Sector(sector) => blocks.push((new, sector, bytes.get())),
+                    DataAddress::Sector(sector) => blocks.push((new, sector, bytes.source())),
                     DataAddress::Page(page) => pages.push((new, page, bytes.get())),
                 }
                 if !stores.is_empty() {
@@ -99,7 +100,7 @@ pub(super) fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(F
         let written = volume.drive.transfer(Structure::Data, &mut requests, &mut || {
             stored = Some(store_logs());
             for (new, _, bytes) in &mut blocks {
-                new.checksums = checksums_of(volume, bytes);
+                new.checksums = checksums_of(volume, *bytes);
             }
         })?;
         flush(volume, written)?
@@ -132,7 +133,7 @@ fn store_all(volume: &Volume, logs: &mut [Logs<'_, '_>]) -> Result<Lines<InFligh
             if let Bytes::Merged(inode, merged) = &store.bytes {
                 store.bytes = Bytes::Owned(merge(volume, *inode, merged, parts, *block_start, &store.entry)?);
             }
-            in_flight = in_flight.and(store_log(volume, store)?);
+            in_flight = in_flight.and(store_log(volume, store, parts)?);
             slots[store.slot] = Some(store.entry);
         }
     }
@@ -144,8 +145,9 @@ fn store_all(volume: &Volume, logs: &mut [Logs<'_, '_>]) -> Result<Lines<InFligh
 fn store_run(volume: &Volume, run: &mut [Store<'_>], slots: &mut LogSlots, parts: &[Part<'_>]) -> Result<Lines<InFlight>> {
     let (start, end, address) = (run[0].entry.offset, run[run.len() - 1].entry.end(), run[0].entry.address);
     let holds = |part: &&Part<'_>| part.offset <= start && end <= part.end();
-    let Some(part) = parts.iter().find(holds) else { unreachable!("logs that go on in each other are of one part") };
-    let bytes = &part.data[(start - part.offset) as usize..(end - part.offset) as usize];
+    let found = parts.iter().find(holds).and_then(|part| Some((part.offset, part.data.private()?)));
+    let Some((offset, data)) = found else { unreachable!("logs that go on in each other are of one private part") };
+    let bytes = &data[(start - offset) as usize..(end - offset) as usize];
     let lines = volume.drive.store(Structure::DataLog, address, bytes)?;
     for store in run {
         store.entry.crc = volume.data_checksum(store.bytes.get());
@@ -163,12 +165,12 @@ struct Logs<'t, 'd> {
 }
 
 /// One request per block.
-fn write_requests<'b>(blocks: &SmallVec<[(&mut NewExtent, Sector, &'b [u8]); 2]>) -> SmallVec<[BlockRequest<'b>; 2]> {
-    blocks.iter().map(|(_, sector, bytes)| BlockRequest::Write { sector: *sector, buffer: bytes }).collect()
+fn write_requests<'b>(blocks: &SmallVec<[(&mut NewExtent, Sector, Source<'b>); 2]>) -> SmallVec<[BlockRequest<'b>; 2]> {
+    blocks.iter().map(|(_, sector, bytes)| BlockRequest::Write { sector: *sector, buffer: *bytes }).collect()
 }
 
 /// Stores one log and starts flushing its cache lines. Its checksum is computed from the caller's bytes, or extended (RULES R10).
-fn store_log(volume: &Volume, store: &mut Store<'_>) -> Result<Lines<InFlight>> {
+fn store_log(volume: &Volume, store: &mut Store<'_>, parts: &[Part<'_>]) -> Result<Lines<InFlight>> {
     let bytes = store.bytes.get();
     if store.skip > 0 {
         count(&volume.live.work.appends_in_place);
@@ -178,6 +180,7 @@ fn store_log(volume: &Volume, store: &mut Store<'_>) -> Result<Lines<InFlight>> 
     } else {
         store.entry.crc = volume.data_checksum(bytes);
     }
-    let lines = volume.drive.store_within(Structure::DataLog, store.entry.address, store.skip.into(), bytes)?;
+    let bytes = mutants::bytes_to_store(store, parts);
+    let lines = volume.drive.store_within(Structure::DataLog, store.entry.address, store.skip.into(), &bytes)?;
     Ok(volume.drive.flush_lines(lines))
 }

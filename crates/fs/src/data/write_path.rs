@@ -11,12 +11,18 @@
 //! 5. Fence the logs, FLUSH the drive (RULES R8).
 //! 6. Lock the inode, put records, leaves, checksums, in-place lines and the inode into one [`Tx`], commit ([`super::commit`]). Then the
 //!    write is durable and atomic, and the call returns.
+//!
+//! [SM3] What is shared with others ([`Source::Shared`]) is copied once where it goes by the byte path, or is composed with other bytes;
+//!       checksum and stores are those of the copy. A whole block goes to the drive from where it is, and its checksums are of what was there
+//!       while it was in flight. If somebody changed it, the drive may have other bytes: then the block is damaged, and whoever reads it
+//!       gets an error, until it is written again. Nothing else is made of such bytes: no copy of a page is kept.
 
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use tandemfs_device::Source;
 use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, state};
 use tandemfs_format::journal::TX_DATA_MAX;
 use tandemfs_format::mapping::{LOG_BYTES_MAX, LogEntry};
@@ -57,7 +63,17 @@ impl FileSystem {
     /// `NoSpace` if a zone is full, `FileTooLarge` beyond the largest file, `Mapped` if it grows a file whose last block is mapped. If a later piece of a long write fails, the call returns the
     /// number of bytes written before that piece.
     pub fn write(&self, number: InodeNumber, offset: u64, from: &[u8], options: WriteOptions) -> Result<usize> {
-        self.write_pieces(number, offset, from, options).map(|(written, _)| written)
+        self.write_pieces(number, offset, from.into(), options).map(|(written, _)| written)
+    }
+
+    /// As [`FileSystem::write`], or as [`FileSystem::append`] where there is no offset, also from memory that others change meanwhile: what
+    /// is stored then is undefined, and may be damaged ([SM3] of `data/write_path.rs`).
+    ///
+    /// # Errors
+    /// As [`FileSystem::write`].
+    pub fn write_from(&self, number: InodeNumber, offset: Option<u64>, from: Source<'_>, options: WriteOptions) -> Result<(usize, u64)> {
+        let options = WriteOptions { append: offset.is_none(), ..options };
+        self.write_pieces(number, offset.unwrap_or(0), from, options)
     }
 
     /// Writes bytes at the end of a file, as [`FileSystem::write`] with `append` does. Returns how many were written and the offset behind
@@ -66,11 +82,11 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::write`].
     pub fn append(&self, number: InodeNumber, from: &[u8], options: WriteOptions) -> Result<(usize, u64)> {
-        self.write_pieces(number, 0, from, WriteOptions { append: true, ..options })
+        self.write_pieces(number, 0, from.into(), WriteOptions { append: true, ..options })
     }
 
     /// The number of bytes written, and the offset behind them (0 if there are none).
-    fn write_pieces(&self, number: InodeNumber, offset: u64, from: &[u8], options: WriteOptions) -> Result<(usize, u64)> {
+    fn write_pieces(&self, number: InodeNumber, offset: u64, from: Source<'_>, options: WriteOptions) -> Result<(usize, u64)> {
         let _counted = counted(&self.volume.live.operations.write);
         self.volume.health.check_writable()?;
         if from.len() as u64 > TX_DATA_MAX {
@@ -82,7 +98,7 @@ impl FileSystem {
         let rows = RefCell::new(Rows::new(&self.volume));
         while done < from.len() {
             let at = offset.checked_add(done as u64).ok_or(Error::FileTooLarge)?;
-            let rest = &from[done..];
+            let rest = from.slice(done..from.len());
             // An unaligned request of up to TX_DATA_MAX stays one transaction; longer ones are cut at its multiples.
             let piece = if rest.len() as u64 <= TX_DATA_MAX { rest.len() } else { (TX_DATA_MAX - at % TX_DATA_MAX) as usize };
             let (data, later) = rest.split_at(mutants::piece(at, piece, &self.volume));
@@ -106,7 +122,7 @@ impl FileSystem {
         &self,
         file: &Arc<InCoreInode>,
         offset: u64,
-        (data, later): (&[u8], &[u8]),
+        (data, later): (Source<'_>, Source<'_>),
         options: WriteOptions,
         rows: &RefCell<Rows<'_>>,
     ) -> Result<u64> {
@@ -114,12 +130,13 @@ impl FileSystem {
         let (offset, view, range) = self.lock_range(file, offset, data.len() as u64, options.append)?;
         let (end, policy) = (offset + data.len() as u64, self.write_policy());
         let (file_end, compares) = (view.size.max(end), options.compare && policy.compares_pages());
+        let compared = data.private().filter(|_| compares);
         let duplicates = &volume.pages.duplicates;
         let old = duplicates.take(&file.duplicates, offset, end);
         let mut tx = Tx::new(volume);
         let tail_zeros = self.stale_tail(&view, &(offset..end));
         let mut targets = self.mapped(file, &view, |root| split(volume, &view, root, (offset, data), tail_zeros))?;
-        if compares {
+        if let Some(data) = compared {
             leave_out_unmodified(volume, &view, &Returned { offset, data, old: &old, policy: &policy }, &mut targets);
             if targets.is_empty() && end <= view.size && options.keep_times && !options.kill_set_id {
                 duplicates.put_back(&file.duplicates, view.size, offset, data, old, true);
@@ -134,14 +151,16 @@ impl FileSystem {
         let range = range.unless(Mutant::WriteRangeReleasedEarly);
         let in_room: SmallVec<[u64; 2]> = targets.iter().filter(|target| target.is_in_room(volume)).map(|target| target.block).collect();
         commit(tx, file, &mut targets, durable, |inode| {
-            inode.size = inode.size.max(end + mutants::size_ahead(later));
+            inode.size = inode.size.max(end + mutants::size_ahead(later.len()));
             if end >= view.size.next_multiple_of(SECTOR_BYTES as u64) {
                 inode.state &= !state::TAIL_STALE; // no stale bytes are left in the old last sector
             }
             touch(inode, options);
         })?;
         self.note_written(file, &targets);
-        duplicates.put_back(&file.duplicates, file_end, offset, data, old, compares);
+        if let Some(data) = mutants::bytes_to_keep(data) {
+            duplicates.put_back(&file.duplicates, file_end, offset, &data, old, compares);
+        }
         drop(range);
         for block in in_room {
             // On a full device the block took transient room; it fits the hole that it left. The write itself is complete.
@@ -223,7 +242,7 @@ impl FileSystem {
         let sector_end = view.size.next_multiple_of(SECTOR_BYTES as u64).min(size);
         let tail_zeros = if view.tail_stale { &ZEROS[..(sector_end - view.size) as usize] } else { &ZEROS[..0] };
         let mut tx = Tx::new(volume);
-        let mut targets = self.mapped(file, view, |root| split(volume, view, root, (size, &[]), tail_zeros))?;
+        let mut targets = self.mapped(file, view, |root| split(volume, view, root, (size, Source::Private(&[])), tail_zeros))?;
         // The zeros never go beyond the new file size, so a log may hold them.
         self.plan(Planner::new(volume, view, &policy, view.size..sector_end, size), &mut tx, &mut targets)?;
         let durable = self.transfer(file, &mut tx, &mut targets)?;
@@ -245,7 +264,7 @@ impl FileSystem {
         let old = self.block_of(file, view, block)?;
         // The bytes beside them that are lost cannot be composed to sectors.
         let by_blocks = bytes.len() > LOG_BYTES_MAX && !matches!(old.base, Base::Lost(_));
-        let mut targets = [Target::new(block, old, Part { offset: bytes.start, data: &zeros })];
+        let mut targets = [Target::new(block, old, Part { offset: bytes.start, data: (&zeros).into() })];
         let write = start + u64::from(bytes.start)..start + u64::from(bytes.end);
         let planner = Planner::new(volume, view, &policy, write, view.size).by_blocks(by_blocks);
         let mut tx = Tx::new(volume);

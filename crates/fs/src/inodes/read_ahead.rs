@@ -14,6 +14,8 @@
 
 use std::sync::{Arc, Weak};
 
+use tandemfs_device::Sink;
+
 use super::InCoreInode;
 use crate::mutant::{Mutant, on};
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -105,7 +107,7 @@ impl ReadAhead {
 
     /// Copies the start of `into` from a buffer; returns how many bytes. The caller holds the range ([RA2]) and has read `version` after it
     /// took the range.
-    pub(crate) fn copy(&self, file: &InCoreInode, version: u64, offset: u64, into: &mut [u8]) -> usize {
+    pub(crate) fn copy(&self, file: &InCoreInode, version: u64, offset: u64, into: &mut Sink<'_>) -> usize {
         if self.window_bytes_max == 0 {
             return 0;
         }
@@ -115,7 +117,7 @@ impl ReadAhead {
         }
         let Some(bytes) = ahead.bytes.get((offset - ahead.start) as usize..) else { return 0 };
         let length = bytes.len().min(into.len());
-        into[..length].copy_from_slice(&bytes[..length]);
+        into.copy_from(0, &bytes[..length]);
         ahead.used_at.store(self.time.fetch_add(1, Relaxed), Relaxed);
         length
     }

@@ -214,7 +214,7 @@ mod tests {
 
     fn sector_bytes(device: &MemoryDevice, sector: Sector) -> Vec<u8> {
         let mut bytes = vec![0; SECTOR_BYTES];
-        device.transfer(&mut [BlockRequest::Read { sector, buffer: &mut bytes }], &mut || {}).expect("reads");
+        device.transfer(&mut [BlockRequest::Read { sector, buffer: (&mut bytes).into() }], &mut || {}).expect("reads");
         bytes
     }
 
@@ -222,7 +222,7 @@ mod tests {
     fn written_sector(fs: &FileSystem) -> Sector {
         let volume = &fs.volume;
         let extent = volume.sectors.take(1, Need::Growth).expect("room");
-        let mut requests = [BlockRequest::Write { sector: extent, buffer: &[7; SECTOR_BYTES] }];
+        let mut requests = [BlockRequest::Write { sector: extent, buffer: (&[7; SECTOR_BYTES]).into() }];
         let written = volume.drive.transfer(Structure::Data, &mut requests, &mut || {}).expect("writes");
         drop::<Flushed>(volume.drive.flush_blocks(written).expect("flushes"));
         extent

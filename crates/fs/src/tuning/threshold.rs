@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use tandemfs_device::{BlockRequest, Structure};
+use tandemfs_device::{BlockRequest, Source, Structure};
 use tandemfs_format::mapping::{LOG_BYTES_MAX, SlotClass};
 use tandemfs_format::{LineAddress, SECTOR_BYTES, Sector};
 
@@ -201,7 +201,10 @@ fn by_bytes(volume: &Volume, slots: &[LineAddress], bytes: &[u8]) -> Result<()> 
 }
 
 fn by_blocks(volume: &Volume, sector: Sector, bytes: &[u8], block_bytes: usize) -> Result<()> {
-    let request = |(index, buffer)| BlockRequest::Write { sector: sector.nth((index * block_bytes / SECTOR_BYTES) as u64), buffer };
+    let request = |(index, bytes)| {
+        let sector = sector.nth((index * block_bytes / SECTOR_BYTES) as u64);
+        BlockRequest::Write { sector, buffer: Source::Private(bytes) }
+    };
     let mut requests: Vec<_> = bytes.chunks(block_bytes).enumerate().map(request).collect();
     let written = volume.drive.transfer(Structure::Data, &mut requests, &mut || {})?;
     drop(volume.drive.flush_blocks(written)?);

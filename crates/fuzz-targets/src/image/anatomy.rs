@@ -371,10 +371,10 @@ impl Anatomy {
     /// Changes a sector of the block half.
     pub(super) fn change_sector(&self, sector: u64, change: impl FnOnce(&mut [u8])) {
         let mut bytes = vec![0; SECTOR_BYTES];
-        let mut requests = [BlockRequest::Read { sector: Sector::new(sector), buffer: &mut bytes }];
+        let mut requests = [BlockRequest::Read { sector: Sector::new(sector), buffer: (&mut bytes).into() }];
         if self.device.transfer(&mut requests, &mut || {}).is_ok() {
             change(&mut bytes);
-            drop(self.device.transfer(&mut [BlockRequest::Write { sector: Sector::new(sector), buffer: &bytes }], &mut || {}));
+            drop(self.device.transfer(&mut [BlockRequest::Write { sector: Sector::new(sector), buffer: (&bytes).into() }], &mut || {}));
         }
     }
 }

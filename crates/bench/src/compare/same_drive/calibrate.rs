@@ -233,7 +233,7 @@ impl Both {
             machine::check()?;
             file.write_all(&bytes)?;
             let sector = Sector::new((megabyte << 20) / SECTOR_BYTES as u64);
-            self.own.block_path().transfer(&mut [BlockRequest::Write { sector, buffer: &bytes }], &mut || {})?;
+            self.own.block_path().transfer(&mut [BlockRequest::Write { sector, buffer: (&bytes).into() }], &mut || {})?;
         }
         Ok(file.sync_all()?)
     }
@@ -302,8 +302,8 @@ impl Both {
             let mut requests: Vec<_> = buffers
                 .iter_mut()
                 .map(|buffer| match (shape.kind, Sector::new(jumps.below(places) * sectors)) {
-                    (Kind::Read, sector) => BlockRequest::Read { sector, buffer },
-                    (_, sector) => BlockRequest::Write { sector, buffer },
+                    (Kind::Read, sector) => BlockRequest::Read { sector, buffer: buffer.into() },
+                    (_, sector) => BlockRequest::Write { sector, buffer: (&buffer[..]).into() },
                 })
                 .collect();
             let begun = Instant::now();

@@ -97,7 +97,7 @@ impl BlockFile {
 
     fn read(&self, arrival_ns: u64, others: usize, offset: u64, into: &mut [u8]) -> std::result::Result<u64, DeviceError> {
         let length = into.len() as u64;
-        let mut done = self.transfer(arrival_ns, BlockRequest::Read { sector: Sector::new(offset / SECTOR), buffer: into })?;
+        let mut done = self.transfer(arrival_ns, BlockRequest::Read { sector: Sector::new(offset / SECTOR), buffer: into.into() })?;
         if let Some(cache) = &self.cache {
             done = cache.lock().read(arrival_ns, done, offset / SECTOR, length / SECTOR);
         }
@@ -107,7 +107,7 @@ impl BlockFile {
 
     fn write(&self, arrival_ns: u64, others: usize, offset: u64, from: &[u8]) -> std::result::Result<u64, DeviceError> {
         let length = from.len() as u64;
-        let mut done = self.transfer(arrival_ns, BlockRequest::Write { sector: Sector::new(offset / SECTOR), buffer: from })?;
+        let mut done = self.transfer(arrival_ns, BlockRequest::Write { sector: Sector::new(offset / SECTOR), buffer: from.into() })?;
         if let Some(cache) = &self.cache {
             done = cache.lock().write(arrival_ns, done, offset / SECTOR, length / SECTOR);
         }
@@ -263,12 +263,12 @@ impl Handler for DriveFs {
 fn discards_to_zeros(device: &dyn Device) -> Result<bool> {
     let path = device.block_path();
     let (first, mut before, mut found) = (Sector::new(0), vec![0; SECTOR_BYTES], vec![0; SECTOR_BYTES]);
-    path.transfer(&mut [BlockRequest::Read { sector: first, buffer: &mut before }], &mut || {})?;
-    path.transfer(&mut [BlockRequest::Write { sector: first, buffer: &[0xa5; SECTOR_BYTES] }], &mut || {})?;
+    path.transfer(&mut [BlockRequest::Read { sector: first, buffer: (&mut before).into() }], &mut || {})?;
+    path.transfer(&mut [BlockRequest::Write { sector: first, buffer: (&[0xa5; SECTOR_BYTES]).into() }], &mut || {})?;
     path.discard(first, 1)?;
-    path.transfer(&mut [BlockRequest::Read { sector: first, buffer: &mut found }], &mut || {})?;
+    path.transfer(&mut [BlockRequest::Read { sector: first, buffer: (&mut found).into() }], &mut || {})?;
     if before.iter().any(|byte| *byte != 0) || found.iter().any(|byte| *byte != 0) {
-        path.transfer(&mut [BlockRequest::Write { sector: first, buffer: &before }], &mut || {})?;
+        path.transfer(&mut [BlockRequest::Write { sector: first, buffer: (&before).into() }], &mut || {})?;
     }
     Ok(found.iter().all(|byte| *byte == 0))
 }
