@@ -21,10 +21,6 @@ use tandemfs_vfs::{
 use crate::clients::Client;
 use crate::mutant::{self, Mutant};
 
-/// Transfers from this size on go between the drive and the client's memory ([SM3] of the file system's write path, [SM4] of its read path).
-/// A smaller one is mostly data logs or the ends of blocks, which are copied in any case.
-const SHARED_BYTES_MIN: u32 = 128 << 10;
-
 /// `st_blksize`, as behind the mount.
 const BLOCK_BYTES: u32 = 4096;
 
@@ -384,7 +380,7 @@ impl Call<'_> {
 
     fn read(&self, handle: Handle, offset: i64, into: Range) -> Result<Answer> {
         let (file, length) = (self.file(handle)?, transfer(into)?);
-        if into.length >= SHARED_BYTES_MIN {
+        if into.length >= self.client.lent_bytes_min {
             let done = self.vfs.read_into(&file, offset, Sink::Shared(self.shared(into)?))?;
             return Ok(value(done as u64));
         }
@@ -399,7 +395,7 @@ impl Call<'_> {
         let file = self.file(handle)?;
         let write = |bytes: Source<'_>| self.vfs.write_to(process, &file, offset, bytes, flags);
         let (done, end) = match transfer(from)? {
-            length if length < SHARED_BYTES_MIN as usize => self.with_bytes(from, |bytes| write(bytes.into()))?,
+            length if length < self.client.lent_bytes_min as usize => self.with_bytes(from, |bytes| write(bytes.into()))?,
             _ => write(Source::Shared(self.shared(from)?))?,
         };
         Ok(Answer { value: done as u64, further: end, ..Answer::default() })

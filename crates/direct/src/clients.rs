@@ -22,6 +22,8 @@ pub(crate) struct Client {
     pub(crate) handles: Handles,
     /// Bytes of its arena, which count until the last request of it is answered.
     pub(crate) arena_bytes: u64,
+    /// [`Limits::lent_bytes_min`].
+    pub(crate) lent_bytes_min: u32,
     /// With the umask of its last request that had one.
     process: Mutex<Arc<Process>>,
     /// It has asked something since its credentials were read last ([CRD1]).
@@ -42,6 +44,7 @@ impl Client {
             identity,
             handles,
             arena_bytes,
+            lent_bytes_min: shared.limits.lent_bytes_min,
             process: Mutex::new(Arc::new(process)),
             is_active: AtomicBool::new(true),
             is_condemned: AtomicBool::new(false),

@@ -59,6 +59,8 @@ pub struct Limits {
     pub data_bytes: u64,
     /// Bytes of all data areas.
     pub all_data_bytes: u64,
+    /// Shorter transfers are copied by the daemon; from this size on, in bytes, the drive makes them from and to the client's memory.
+    pub lent_bytes_min: u32,
     /// Threads for what may wait.
     pub threads: usize,
     /// How long the server looks for work before it sleeps.
@@ -74,6 +76,7 @@ impl Default for Limits {
             open_files: 65_536,
             data_bytes: 64 << 20,
             all_data_bytes: 1 << 30,
+            lent_bytes_min: 128 << 10, // mostly data logs and the ends of blocks below, which are copied in any case
             threads: (2 * cpus).clamp(4, 32),
             spin: Duration::from_micros(50),
         }

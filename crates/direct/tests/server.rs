@@ -145,6 +145,30 @@ fn what_waits_for_the_drive_holds_nobody_up() {
 }
 
 #[test]
+fn large_transfers_arrive() {
+    fn found() -> Found {
+        let scene = scene(limits());
+        let mount = scene.connect();
+        let file = OpenOptions::new().read(true).write(true).create(true).open(&mount, "large").expect("made");
+        let bytes: Vec<u8> = (0..3 << 20).map(|at| (at / 5) as u8).collect();
+        let mut model = bytes.clone();
+        file.write_all_at(&bytes, 0).expect("written");
+        for (offset, length) in [(1000, 200_000), (65_536, 131_072), (5000, (1 << 20) + 7), (3 << 19, 128 << 10), (9, 100)] {
+            model[offset..offset + length].copy_from_slice(&bytes[7..length + 7]);
+            file.write_all_at(&bytes[7..length + 7], offset as u64).expect("written");
+            let mut part = vec![0; length + 5000];
+            let at = offset.saturating_sub(2500);
+            file.read_exact_at(&mut part, at as u64).expect("read");
+            holds(part == model[at..at + part.len()], "other bytes around what was written")?;
+        }
+        let mut whole = vec![0; model.len()];
+        file.read_exact_at(&mut whole, 0).expect("read");
+        holds(whole == model, "other bytes")
+    }
+    is_caught(Mutant::None, found);
+}
+
+#[test]
 fn a_removed_file_is_gone_when_its_closer_goes_on() {
     fn found() -> Found {
         let scene = scene(limits());
