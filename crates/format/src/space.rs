@@ -28,7 +28,8 @@ impl LogCounting {
         u64::from(sectors) * (SECTOR_BYTES as u64 / 512) + logs.into_iter().map(|log| self.log_space_512(sectors, log)).sum::<u64>()
     }
 
-    fn log_space_512(self, sectors: u32, log: &LogEntry) -> u64 {
+    /// What one log adds to the space of a block with so many sectors, in units of 512 B.
+    pub fn log_space_512(self, sectors: u32, log: &LogEntry) -> u64 {
         let (start, end) = (u64::from(log.offset), u64::from(log.offset) + u64::from(log.length));
         let of_sectors = u64::from(sectors) * SECTOR_BYTES as u64;
         match self {

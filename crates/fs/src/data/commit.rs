@@ -123,21 +123,21 @@ fn put_run(tx: &mut Tx<'_>, owner: Owner, root: &mut RecordBytes, new: &mut Inod
 /// Puts one block's new state into the transaction, and updates the inode's space count.
 fn put(tx: &mut Tx<'_>, owner: Owner, root: &mut RecordBytes, new: &mut Inode, target: &mut Target<'_>) -> Result<()> {
     let volume = tx.volume();
-    let before = target.old.space_512(volume.log_counting);
-    let (base, logs, after) = match &mut target.action {
+    let (base, logs, sectors) = match &mut target.action {
         Action::Undecided => unreachable!("every block was planned"),
         Action::Extent { new, fill, slots, .. } => {
             let change = if *fill { BaseChange::Fill } else { BaseChange::New };
-            (change(new.clone()), *slots, space_512_of(volume.log_counting, new.count, slots))
+            (change(new.clone()), &*slots, new.count)
         }
         Action::Logs { slots, base, .. } => {
             if !target.in_place.is_empty() {
                 *base = target.in_place.put(tx, volume, owner, &target.old)?;
             }
-            (BaseChange::To(*base), *slots, space_512_of(volume.log_counting, base.sectors(), slots))
+            (BaseChange::To(*base), &*slots, base.sectors())
         }
     };
-    target.old.replace(tx, volume, owner, root, target.block, base, &logs, need_of(&target.old))?;
+    let (before, after) = target.old.space_512_change(volume.log_counting, sectors, logs);
+    target.old.replace(tx, volume, owner, root, target.block, base, logs, need_of(&target.old))?;
     count_space(new, before, after);
     Ok(())
 }

@@ -70,13 +70,18 @@ type NewLog = (u32, u32, SmallVec<[LogEntry; 2]>);
 /// Plans logs for `parts` (sorted, not overlapping) over a block's logs. `None` if 16 entries are too few; then the whole block is
 /// rewritten (RomeFS Algorithm 2, line 10).
 pub(crate) fn plan(old: &LogSlots, parts: &[Part<'_>]) -> Option<LogPlan> {
-    let attempts = [(false, true), (true, true), (false, false)];
-    attempts.into_iter().find_map(|(merges_neighbours, at_multiples)| plan_with(old, parts, merges_neighbours, at_multiples))
+    for (merges_neighbours, at_multiples) in [(false, true), (true, true), (false, false)] {
+        let mut plan = LogPlan { kept: *old, steps: SmallVec::new(), merges: 0 };
+        if fits(&mut plan, old, parts, merges_neighbours, at_multiples) {
+            return Some(plan);
+        }
+    }
+    None
 }
 
-/// Plans with or without merging all logs adjacent to a part ([LG4]), and with pieces at multiples of 4 KiB or not ([LG5]).
-fn plan_with(old: &LogSlots, parts: &[Part<'_>], merges_neighbours: bool, at_multiples: bool) -> Option<LogPlan> {
-    let mut plan = LogPlan { kept: *old, steps: SmallVec::new(), merges: 0 };
+/// Plans with or without merging all logs adjacent to a part ([LG4]), and with pieces at multiples of 4 KiB or not ([LG5]), beginning with a
+/// plan that keeps all logs. False if the entries are too few.
+fn fits(plan: &mut LogPlan, old: &LogSlots, parts: &[Part<'_>], merges_neighbours: bool, at_multiples: bool) -> bool {
     let mut writes: SmallVec<[NewLog; 4]> = SmallVec::new();
     for (index, part) in parts.iter().enumerate() {
         let found = Around::of(&plan.kept, part);
@@ -124,11 +129,11 @@ fn plan_with(old: &LogSlots, parts: &[Part<'_>], merges_neighbours: bool, at_mul
     let had = mask(old);
     for (offset, length, merged) in writes {
         // Prefers a slot that held a replaced log: then only one line of the leaf changes.
-        let slot = bits(had & !taken).next().or_else(|| bits(!taken).next())?;
+        let Some(slot) = bits(had & !taken).next().or_else(|| bits(!taken).next()) else { return false };
         taken |= 1 << slot;
         plan.steps.push((slot, Step::Write { offset, length, merged }));
     }
-    Some(plan)
+    true
 }
 
 /// One bit per slot that holds a log.

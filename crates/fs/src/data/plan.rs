@@ -16,7 +16,7 @@ use super::log_plan::{self, LogPlan, Part, Step};
 use super::mutants;
 use super::policy::{self, FullZone, Mechanism, Overwrite, WritePolicy};
 use super::rows::Rows;
-use super::target::{Action, Bytes, Store, Target};
+use super::target::{Action, Bytes, Store, Target, Targets};
 use crate::alloc::Need;
 use crate::cache::duplicate_pages::Taken;
 use crate::error::{Error, Result};
@@ -26,16 +26,17 @@ use crate::space;
 use crate::statistics::{add, count};
 use crate::volume::{Tx, Volume};
 
-/// 2. Splits a write into blocks of the file with this root. `tail_zeros` are written at the old end of the file.
+/// 2. Splits a write into blocks of the file with this root. `tail_zeros` are written at the old end of the file. Fills `targets` where they
+///    are: each has some kilobytes, and moving them takes as long as any step of a small write.
 pub(super) fn split<'d>(
     volume: &Volume,
     view: &FileView,
     root: RecordBytes,
     (offset, data): (u64, Source<'d>),
     tail_zeros: &'d [u8],
-) -> Result<SmallVec<[Target<'d>; 2]>> {
+    targets: &mut Targets<'d>,
+) -> Result<()> {
     let block_bytes = u64::from(volume.geometry.block_bytes());
-    let mut targets: SmallVec<[Target<'d>; 2]> = SmallVec::new();
     for (start, bytes) in [(view.size, Source::Private(tail_zeros)), (offset, data)] {
         if bytes.is_empty() {
             continue;
@@ -56,7 +57,7 @@ pub(super) fn split<'d>(
             (at, rest) = (at + piece.len() as u64, further);
         }
     }
-    Ok(targets)
+    Ok(())
 }
 
 /// The blocks that a range of bytes covers.

@@ -11,6 +11,9 @@ use super::log_plan::Part;
 use crate::index::block::{Base, Block, LogSlots, NewExtent};
 use crate::volume::Volume;
 
+/// The blocks of a write.
+pub(super) type Targets<'d> = SmallVec<[Target<'d>; 2]>;
+
 /// One block of a write.
 pub(super) struct Target<'d> {
     pub(super) block: u64,

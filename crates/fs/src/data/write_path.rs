@@ -35,7 +35,7 @@ use super::plan::{Planner, split, whole_blocks};
 use super::policy::WritePolicy;
 use super::rewrite::Rewrite;
 use super::rows::Rows;
-use super::target::{Action, Bytes, Store, Target};
+use super::target::{Action, Bytes, Store, Target, Targets};
 use super::transfer::transfer;
 use super::{FileView, mutants};
 use crate::alloc::Need;
@@ -135,7 +135,8 @@ impl FileSystem {
         let old = duplicates.take(&file.duplicates, offset, end);
         let mut tx = Tx::new(volume);
         let tail_zeros = self.stale_tail(&view, &(offset..end));
-        let mut targets = self.mapped(file, &view, |root| split(volume, &view, root, (offset, data), tail_zeros))?;
+        let mut targets = Targets::new();
+        self.mapped(file, &view, |root| split(volume, &view, root, (offset, data), tail_zeros, &mut targets))?;
         if let Some(data) = compared {
             leave_out_unmodified(volume, &view, &Returned { offset, data, old: &old, policy: &policy }, &mut targets);
             if targets.is_empty() && end <= view.size && options.keep_times && !options.kill_set_id {
@@ -242,7 +243,8 @@ impl FileSystem {
         let sector_end = view.size.next_multiple_of(SECTOR_BYTES as u64).min(size);
         let tail_zeros = if view.tail_stale { &ZEROS[..(sector_end - view.size) as usize] } else { &ZEROS[..0] };
         let mut tx = Tx::new(volume);
-        let mut targets = self.mapped(file, view, |root| split(volume, view, root, (size, Source::Private(&[])), tail_zeros))?;
+        let mut targets = Targets::new();
+        self.mapped(file, view, |root| split(volume, view, root, (size, Source::Private(&[])), tail_zeros, &mut targets))?;
         // The zeros never go beyond the new file size, so a log may hold them.
         self.plan(Planner::new(volume, view, &policy, view.size..sector_end, size), &mut tx, &mut targets)?;
         let durable = self.transfer(file, &mut tx, &mut targets)?;

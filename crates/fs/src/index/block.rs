@@ -120,6 +120,18 @@ impl Block {
         space_512_of(counting, self.base.sectors(), &self.logs)
     }
 
+    /// The space of what differs between the block and one with these sectors and logs, before and after.
+    pub(crate) fn space_512_change(&self, counting: LogCounting, sectors: u32, logs: &LogSlots) -> (u64, u64) {
+        let old_sectors = self.base.sectors();
+        if sectors != old_sectors {
+            return (self.space_512(counting), space_512_of(counting, sectors, logs));
+        }
+        // Each log counts by itself, so those that stay count on neither side.
+        let changed = || self.logs.iter().zip(logs).filter(|(old, new)| old != new);
+        let space = |log: &Option<LogEntry>| log.as_ref().map_or(0, |log| counting.log_space_512(sectors, log));
+        (changed().map(|(old, _)| space(old)).sum(), changed().map(|(_, new)| space(new)).sum())
+    }
+
     /// Whether a record names data logs that can be written back. Logs over lost bytes cannot: nobody can compose the block.
     pub(crate) fn record_has_movable_logs(record: &Record) -> bool {
         matches!(record, Record::SingleLog(_) | Record::Block { leaf: Some(_), .. })
