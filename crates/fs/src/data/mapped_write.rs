@@ -15,10 +15,11 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tandemfs_device::{Fenced, Flushed, Lines, Structure};
+use tandemfs_device::{Fenced, Flushed, Lines, Source, Structure};
 use tandemfs_format::{DataAddress, LINE_BYTES, LineAddress};
 
 use super::commit::{commit, touch};
+use super::log_plan::Part;
 use super::plan::{Planner, split};
 use super::policy::WritePolicy;
 use super::rows::Rows;
@@ -43,7 +44,7 @@ impl FileSystem {
         &self,
         file: &Arc<InCoreInode>,
         offset: u64,
-        data: &[u8],
+        data: Source<'_>,
         options: WriteOptions,
         rows: &RefCell<Rows<'_>>,
     ) -> Result<usize> {
@@ -52,16 +53,25 @@ impl FileSystem {
         let pins = file.ranges.pins(first, last);
         let Some(next) = pins.iter().map(|pin| pin.first.max(first)).min() else { return Ok(0) };
         if next > first {
-            let before = &data[..(next * block_bytes - offset) as usize];
-            return self.write_piece(file, offset, (before, &[]), options, rows).map(|_| before.len());
+            let before = data.slice(0..(next * block_bytes - offset) as usize);
+            return self.write_piece(file, offset, (before, [].as_slice().into()), options, rows).map(|_| before.len());
         }
         let mut end = first + 1;
         while pins.iter().any(|pin| pin.first <= end && end <= pin.last) {
             end += 1;
         }
         let most = (end * block_bytes - offset).min(PIECE_BYTES - offset % PIECE_BYTES);
-        let piece = &data[..data.len().min(most as usize)];
-        self.write_to_pinned(file, offset, piece, options).map(|was| if was { piece.len() } else { 0 })
+        let piece = data.slice(0..data.len().min(most as usize));
+        // The log and the pages get the same bytes, whatever others do to shared ones meanwhile.
+        let copy;
+        let bytes = match piece.private() {
+            Some(bytes) => bytes,
+            None => {
+                copy = piece.to_vec();
+                &copy
+            }
+        };
+        self.write_to_pinned(file, offset, bytes, options).map(|was| if was { bytes.len() } else { 0 })
     }
 
     /// Writes to blocks that are all mapped; false if they are not any more.
@@ -99,7 +109,7 @@ impl FileSystem {
         let (volume, end) = (&self.volume, offset + data.len() as u64);
         let (view, policy) = (self.view(file)?, WritePolicy::by_logs(&self.options, volume.geometry.block_bytes()));
         let mut tx = Tx::new(volume);
-        let mut targets = self.mapped(file, &view, |root| split(volume, &view, root, (offset, data), &[]))?;
+        let mut targets = self.mapped(file, &view, |root| split(volume, &view, root, (offset, data.into()), &[]))?;
         let copies = targets.iter().map(copies_of).collect::<Result<SmallVec<[_; 2]>>>()?;
         Planner::new(volume, &view, &policy, offset..end, view.size).plan_all(&mut tx, &mut targets)?;
         if !targets.iter().all(|target| matches!(target.action, Action::Logs { .. })) {
@@ -143,5 +153,8 @@ fn copies_of<'d>(target: &Target<'d>) -> Result<Copies<'d>> {
     if target.old.has_logs() {
         return Err(Error::Mapped); // a copy home failed before
     }
-    Ok(target.parts.iter().map(|part| (page.offset_bytes() + u64::from(part.offset), part.data)).collect())
+    let copy_of = |part: &Part<'d>| part.data.private().map(|bytes| (page.offset_bytes() + u64::from(part.offset), bytes));
+    let copies = target.parts.iter().map(copy_of).collect::<Option<_>>();
+    let Some(copies) = copies else { unreachable!("they were copied to private memory") };
+    Ok(copies)
 }
