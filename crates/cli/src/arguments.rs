@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use uuid::Uuid;
@@ -69,6 +70,9 @@ pub enum Command {
     Info(InfoArguments),
     /// Show the counters of a mount
     Stats(StatsArguments),
+    /// Show what a mount does at present: operations, their times, zones, write-back, and programs at the direct door
+    #[command(after_help = TOP_HELP)]
+    Top(TopArguments),
     /// Read and verify everything on a mounted device, while it is in use
     #[command(after_help = "Exit status: 0 clean, 4 damage found, 8 could not run, 2 usage. Ending the command ends the scrub.")]
     Scrub(ScrubArguments),
@@ -519,6 +523,37 @@ pub struct StatsArguments {
     /// Set the counters to zero after showing them.
     #[arg(long)]
     pub reset: bool,
+}
+
+const TOP_HELP: &str = "Keys: q quit; Tab, Left, Right the other table; Up, Down choose a row; s sort by the next column; Enter show the chosen \
+client alone, Esc all of the mount again.\n\n\
+Times are those inside of the daemon, of one operation in sixteen. What the columns and the fields of the JSON mean: docs/ADMINISTRATION.md.\n\n\
+Exit status: 0 ended by a key, or printed; 1 the daemon does not answer, or no client has that process id; 2 no terminal and no --once.";
+
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(format!("'{text}' is no number of seconds from 0.1 to 3600")),
+    }
+}
+
+/// `top`.
+#[derive(Debug, Args)]
+pub struct TopArguments {
+    /// The mount point.
+    pub mountpoint: PathBuf,
+    /// Show operations and data of this client of the direct door alone.
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i64).range(1..))]
+    pub client: Option<i64>,
+    /// How long each look lasts.
+    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
+    pub interval: Duration,
+    /// Look once, print it as text and end; needs no terminal.
+    #[arg(long)]
+    pub once: bool,
+    /// Print JSON.
+    #[arg(long, requires = "once")]
+    pub json: bool,
 }
 
 /// `scrub`.

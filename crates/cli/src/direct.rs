@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use tandemfs_direct::{Entrants, Limits, MountIdentity, Server};
+use serde_json::{Map, Value, json};
+use tandemfs_direct::{ClientStatistics, Entrants, Limits, MountIdentity, Observer, Server};
 use tandemfs_fs::FileSystem;
 use tandemfs_fuse::mounts::Mounted;
 use tandemfs_fuse::{Beside, MountSettings};
+use tandemfs_protocol::Number;
 use tandemfs_vfs::{Protected, Reserve, Settings, Vfs};
 
 /// Opens the door. Without it the mount serves everybody.
 pub fn open(fs: &Arc<FileSystem>, settings: &MountSettings, limits: &Limits, beside: Beside<'_>) -> Option<Server> {
-    let Beside { mounted, caches, stands } = beside;
+    let Beside { mounted, caches, stands, report } = beside;
     let rules = Settings {
         extended_attributes: settings.attributes,
         reserve: Reserve::new(settings.reserved_percent),
@@ -18,9 +20,50 @@ pub fn open(fs: &Arc<FileSystem>, settings: &MountSettings, limits: &Limits, bes
     };
     let vfs = Vfs::new(Arc::clone(fs), rules).beside(caches);
     let mount = identity(settings, mounted)?;
-    Server::start(vfs, mount, stands, entrants(settings, mounted.user), limits.clone())
+    let server = Server::start(vfs, mount, stands, entrants(settings, mounted.user), limits.clone())
         .inspect_err(|error| tracing::warn!("no direct door, so programs go by the mount: {error}"))
-        .ok()
+        .ok()?;
+    let observer = server.observer();
+    let _first = report.set(Box::new(move || clients(&observer)));
+    Some(server)
+}
+
+/// The part `direct` of `tandemfs stats`. The names are a stable interface, as those of `fuse/src/report.rs`.
+fn clients(observer: &Observer) -> Value {
+    let (connections, clients) = observer.clients();
+    json!({ "connections": connections, "clients": clients.iter().map(client).collect::<Vec<_>>() })
+}
+
+fn client(client: &ClientStatistics) -> Value {
+    let counts = &client.counts;
+    let operations: Map<String, Value> = counts.operations.iter().map(|of| (name(of.number), of.count.into())).collect();
+    json!({
+        "connection": client.connection,
+        "process_id": client.process_id,
+        "command": client.command,
+        "user": client.user,
+        "connected_seconds": client.connected.as_secs(),
+        "open_files": client.open_files,
+        "read_bytes": counts.read_bytes,
+        "written_bytes": counts.written_bytes,
+        "requests": counts.operations.iter().map(|of| of.count).sum::<u64>(),
+        "requests_to_pool": counts.to_pool,
+        "requests_to_mount": counts.to_mount,
+        "operations": operations,
+        "latency": tandemfs_fuse::latencies(counts.operations.iter().map(|of| (name(of.number), of.latency.clone()))),
+    })
+}
+
+/// The name of an operation, as `read_directory`.
+fn name(number: Number) -> String {
+    let mut name = String::new();
+    for character in format!("{number:?}").chars() {
+        if character.is_ascii_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(character.to_ascii_lowercase());
+    }
+    name
 }
 
 fn identity(settings: &MountSettings, mounted: &Mounted) -> Option<MountIdentity> {
@@ -33,5 +76,19 @@ fn entrants(settings: &MountSettings, user: u32) -> Entrants {
     match settings.allow_other {
         true => Entrants::Everybody,
         false => Entrants::Only { user, group: rustix::process::getegid().as_raw(), and_root: settings.allow_root },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_have_names_that_scripts_know() {
+        let names: Vec<String> = Number::ALL.iter().map(|number| name(*number)).collect();
+        let known = "nothing open close read write stat access unlink remove_directory make_directory make_node make_link link read_link rename \
+                     read_directory truncate allocate sync copy_range seek change_mode change_owner set_times get_attribute set_attribute \
+                     list_attributes remove_attribute file_system_space sync_file_system set_flags";
+        assert_eq!(names, known.split(' ').collect::<Vec<_>>());
     }
 }

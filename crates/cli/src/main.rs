@@ -38,6 +38,7 @@ mod scrub;
 mod signatures;
 mod size;
 mod stats;
+mod top;
 mod trim;
 mod umount;
 mod upgrade;
@@ -82,6 +83,7 @@ fn execute(command: Command) -> Result<u8, Failure> {
         Command::Label(arguments) => label::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
         Command::Stats(arguments) => stats::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
         Command::Scrub(arguments) => scrub::run(&arguments),
         Command::Trim(arguments) => trim::run(&arguments),
         Command::Compact(arguments) => compact::run(&arguments),

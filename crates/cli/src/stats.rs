@@ -1,5 +1,6 @@
 //! `tandemfs stats`: the counters of a mount.
 
+use serde_json::Value;
 use tandemfs_fuse::control::{self, Request};
 
 use crate::arguments::StatsArguments;
@@ -14,7 +15,20 @@ pub fn run(arguments: &StatsArguments) -> Result<u8, Failure> {
     if arguments.json {
         output::print_json(&stats)?;
     } else {
-        output::print_rows(&output::rows(&stats))?;
+        output::print_rows(&output::rows(&without_buckets(stats)))?;
     }
     Ok(0)
+}
+
+/// Histograms are for programs; percentiles remain.
+fn without_buckets(mut stats: Value) -> Value {
+    match &mut stats {
+        Value::Object(fields) => {
+            fields.remove("buckets");
+            fields.values_mut().for_each(|value| *value = without_buckets(value.take()));
+        }
+        Value::Array(list) => list.iter_mut().for_each(|value| *value = without_buckets(value.take())),
+        _ => {}
+    }
+    stats
 }

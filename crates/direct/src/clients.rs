@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use tandemfs_format::InodeNumber;
@@ -14,6 +15,7 @@ use crate::mutant::{self, Mutant};
 use crate::peers::{Identity, Peer};
 use crate::pool::Pool;
 use crate::server::{Limits, MountIdentity};
+use crate::tally::{ClientStatistics, Counts, Tally};
 
 /// A connection of a process.
 pub(crate) struct Client {
@@ -30,6 +32,11 @@ pub(crate) struct Client {
     pub(crate) is_active: AtomicBool,
     /// The log has said why its connection ends.
     pub(crate) is_condemned: AtomicBool,
+    /// Which connection it is, from 1.
+    connection: u64,
+    since: Instant,
+    /// Its own, so that who looks never has the last hold of a client ([D3]).
+    pub(crate) tally: Arc<Tally>,
     arenas: Arc<AtomicU64>,
 }
 
@@ -48,6 +55,9 @@ impl Client {
             process: Mutex::new(Arc::new(process)),
             is_active: AtomicBool::new(true),
             is_condemned: AtomicBool::new(false),
+            connection: shared.connections.fetch_add(1, Relaxed) + 1,
+            since: Instant::now(),
+            tally: Arc::default(),
             arenas,
         }
     }
@@ -64,6 +74,20 @@ impl Client {
             *process = Arc::new(Process { umask, ..Process::clone(&process) });
         }
         Arc::clone(&process)
+    }
+
+    /// What is known of it beside its counters.
+    fn described(&self) -> (ClientStatistics, Arc<Tally>) {
+        let described = ClientStatistics {
+            connection: self.connection,
+            process_id: self.peer.pid,
+            command: self.peer.command.clone(),
+            user: self.identity.users[1],
+            connected: self.since.elapsed(),
+            open_files: self.handles.count(),
+            counts: Counts::default(),
+        };
+        (described, Arc::clone(&self.tally))
     }
 
     pub(crate) fn set_mount_points(&self, mount_points: HashSet<InodeNumber>) {
@@ -93,10 +117,20 @@ pub(crate) struct Shared {
     pub(crate) clients: Mutex<HashMap<ClientId, Arc<Client>>>,
     /// Bytes of all arenas.
     pub(crate) arena_bytes: Arc<AtomicU64>,
+    /// Clients that there have been.
+    pub(crate) connections: AtomicU64,
 }
 
 impl Shared {
     pub(crate) fn client(&self, id: ClientId) -> Option<Arc<Client>> {
         self.clients.lock().get(&id).cloned()
+    }
+
+    /// What the clients have had done, in the order in which they came.
+    pub(crate) fn statistics(&self) -> Vec<ClientStatistics> {
+        // Counters are read without the lock, which the poller takes.
+        let mut all: Vec<_> = self.clients.lock().values().map(|client| client.described()).collect();
+        all.sort_by_key(|(described, _)| described.connection);
+        all.into_iter().map(|(described, tally)| ClientStatistics { counts: tally.counts(), ..described }).collect()
     }
 }

@@ -21,6 +21,8 @@ pub(crate) struct Peer {
     pidfd: OwnedFd,
     directory: OwnedFd,
     pub(crate) pid: i32,
+    /// What it was called when it connected.
+    pub(crate) command: String,
 }
 
 /// What a process may do, as `/proc` says.
@@ -31,7 +33,7 @@ pub(crate) struct Identity {
     /// What access(2) asks about.
     pub(crate) real: Credentials,
     /// All four user and group ids.
-    users: [u32; 4],
+    pub(crate) users: [u32; 4],
     groups: [u32; 4],
     user_namespace: Vec<u8>,
     mount_namespace: Vec<u8>,
@@ -57,7 +59,8 @@ impl Peer {
         let pid = pid.as_raw_nonzero().get();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = open(format!("/proc/{pid}"), flags, Mode::empty())?;
-        let peer = Self { pidfd, directory, pid };
+        let mut peer = Self { pidfd, directory, pid, command: String::new() };
+        peer.command = peer.read("comm").unwrap_or_default().trim_end().to_owned();
         // It lived when its directory was opened, so the number was its own.
         if peer.is_alive() { Ok(peer) } else { Err(io::ErrorKind::NotConnected.into()) }
     }

@@ -2,8 +2,8 @@
 
 use std::io::{self, PipeWriter};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use crate::clients::Shared;
 use crate::pool::Pool;
 use crate::reception::Reception;
 use crate::serving::Desk;
+use crate::tally::ClientStatistics;
 
 /// The mount that the server belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,6 +119,7 @@ impl Server {
             control: control.clone(),
             clients: parking_lot::Mutex::default(),
             arena_bytes: Arc::new(AtomicU64::new(0)),
+            connections: AtomicU64::new(0),
         });
         let (reception, stop) = Reception::open(Arc::clone(&shared), entrants, doorbell)?;
         let socket = reception.path().to_owned();
@@ -144,9 +146,25 @@ impl Server {
         (clients.len(), clients.values().map(|client| client.handles.count()).sum())
     }
 
+    /// For whoever wants to know of clients while it runs, and later.
+    pub fn observer(&self) -> Observer {
+        Observer(Arc::downgrade(&self.shared))
+    }
+
     /// Bytes of all arenas, also of clients that have ended while requests of theirs run.
     pub fn arena_bytes(&self) -> u64 {
-        self.shared.arena_bytes.load(std::sync::atomic::Ordering::Relaxed)
+        self.shared.arena_bytes.load(Relaxed)
+    }
+}
+
+/// Sees the clients of a server. It keeps nothing of the server.
+#[derive(Clone)]
+pub struct Observer(Weak<Shared>);
+
+impl Observer {
+    /// How many clients there have been, and what those that there are have had done, in the order in which they came.
+    pub fn clients(&self) -> (u64, Vec<ClientStatistics>) {
+        self.0.upgrade().map_or((0, Vec::new()), |shared| (shared.connections.load(Relaxed), shared.statistics()))
     }
 }
 

@@ -21,6 +21,7 @@ use tandemfs_vfs::Owed;
 use crate::calls::{self, Served};
 use crate::clients::{Client, Shared};
 use crate::mutant::{self, Mutant};
+use crate::tally::{Begun, Tally};
 
 /// Serves the requests of all clients, in the poller's thread ([D9], [D10]).
 pub(crate) struct Desk {
@@ -50,17 +51,21 @@ impl Handler for Desk {
         client.is_active.store(true, Relaxed);
         match Operation::decode(request) {
             Ok(Operation::Nothing) => ticket.answer(&Answer::default()),
-            Ok(operation) if calls::is_for_the_pool(&operation) => hand_on(&shared, client, request, ticket, Owed::default()),
+            Ok(operation) if calls::is_for_the_pool(&operation) => {
+                let begun = client.tally.begin(operation.number());
+                hand_on(&shared, client, request, (ticket, begun), Owed::default());
+            }
             Ok(operation) => {
-                let may_leave_files = may_leave_files(&operation);
+                let (may_leave_files, begun) = (may_leave_files(&operation), client.tally.begin(operation.number()));
                 match calls::try_serve(&shared.vfs, client, operation, &ticket) {
-                    (None, owed) => hand_on(&shared, client, request, ticket, owed), // [SRV1]
+                    (None, owed) => hand_on(&shared, client, request, (ticket, begun), owed), // [SRV1]
                     (Some(served), owed) => {
                         let leaves = may_leave_files && shared.vfs.file_system().has_left_behind() && !mutant::on(Mutant::FilesLeft);
                         if owed.is_nothing() && !leaves && served.failure.is_none() {
+                            client.tally.end(begun, &served.outcome);
                             ticket.answer(&served.outcome.encode());
                         } else {
-                            finish_later(&shared, served, owed, ticket);
+                            finish_later(&shared, &client.tally, served, owed, (ticket, begun));
                         }
                     }
                 }
@@ -109,21 +114,24 @@ fn log(served: &Served) {
 }
 
 /// Serves a request by the pool.
-fn hand_on(shared: &Arc<Shared>, client: &Arc<Client>, request: &Request, ticket: Ticket, owed: Owed) {
+fn hand_on(shared: &Arc<Shared>, client: &Arc<Client>, request: &Request, (ticket, begun): (Ticket, Begun), owed: Owed) {
+    client.tally.goes_to_pool();
     let (client, request) = (Arc::clone(client), Box::new(request.clone()));
     let worker = Arc::clone(shared);
     shared.pool.run(move || {
         drop(owed);
         let served = calls::serve(&worker.vfs, &client, &request, &ticket);
         log(&served);
+        client.tally.end(begun, &served.outcome);
         drop(client); // before the answer: what was closed is gone when its closer goes on
         ticket.answer(&served.outcome.encode());
     });
 }
 
 /// Answers by the pool ([SRV3]).
-fn finish_later(shared: &Arc<Shared>, served: Served, owed: Owed, ticket: Ticket) {
-    let worker = Arc::clone(shared);
+fn finish_later(shared: &Arc<Shared>, tally: &Arc<Tally>, served: Served, owed: Owed, (ticket, begun): (Ticket, Begun)) {
+    tally.goes_to_pool();
+    let (worker, tally) = (Arc::clone(shared), Arc::clone(tally));
     shared.pool.run(move || {
         if mutant::on(Mutant::AnsweredBeforeOwed) {
             ticket.answer(&served.outcome.encode());
@@ -134,6 +142,7 @@ fn finish_later(shared: &Arc<Shared>, served: Served, owed: Owed, ticket: Ticket
         drop(owed);
         worker.vfs.file_system().remove_left_behind();
         log(&served);
+        tally.end(begun, &served.outcome);
         ticket.answer(&served.outcome.encode());
     });
 }

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::held_back::DamageReport;
 use crate::inodes::InodeTable;
 use crate::inodes::read_ahead::ReadAhead;
+use crate::latency::LatencyCounts;
 use crate::leaving::Leaving;
 use crate::recovery::RecoveryReport;
 use crate::statistics::{self, Statistics};
@@ -160,6 +161,11 @@ impl FileSystem {
     pub fn statistics(&self) -> Statistics {
         let live = &self.volume().live;
         Statistics { operations: live.operations.snapshot(), work: live.work.snapshot() }
+    }
+
+    /// How long operations took since the mount or the last reset, by kind; of one in [`crate::LATENCY_SAMPLED_1_IN`].
+    pub fn latencies(&self) -> Vec<(&'static str, LatencyCounts)> {
+        self.volume().live.operations.latencies()
     }
 
     /// The drive's own counters since the mount or the last reset; zeros if the drive has none.

@@ -2,16 +2,53 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use std::time::Instant;
+
 use tandemfs_device::DriveCounts;
 
+use crate::latency::{Latencies, LatencyCounts};
 use crate::sync::Mutex;
 use crate::sync::patience::{Patience, patience};
 
+/// What the counters below consist of.
+trait Cell {
+    fn value(&self) -> u64;
+    fn clear(&self);
+}
+
+impl Cell for AtomicU64 {
+    fn value(&self) -> u64 {
+        self.load(Relaxed)
+    }
+
+    fn clear(&self) {
+        self.store(0, Relaxed);
+    }
+}
+
+/// How often operations of a kind ended, and how long those took that were timed.
+#[derive(Debug, Default)]
+pub(crate) struct LiveOperation {
+    ended: AtomicU64,
+    latencies: Latencies,
+}
+
+impl Cell for LiveOperation {
+    fn value(&self) -> u64 {
+        self.ended.load(Relaxed)
+    }
+
+    fn clear(&self) {
+        self.ended.clear();
+        self.latencies.reset();
+    }
+}
+
 macro_rules! counters {
-    ($(#[$meta:meta])* $live:ident, $(#[$snapshot_meta:meta])* $snapshot:ident { $($(#[$field_meta:meta])* $field:ident),* $(,)? }) => {
+    ($(#[$meta:meta])* $live:ident of $cell:ty, $(#[$snapshot_meta:meta])* $snapshot:ident { $($(#[$field_meta:meta])* $field:ident),* $(,)? }) => {
         $(#[$meta])*
         #[derive(Debug, Default)]
-        pub(crate) struct $live { $(pub(crate) $field: AtomicU64),* }
+        pub(crate) struct $live { $(pub(crate) $field: $cell),* }
 
         $(#[$snapshot_meta])*
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -19,11 +56,15 @@ macro_rules! counters {
 
         impl $live {
             pub(crate) fn snapshot(&self) -> $snapshot {
-                $snapshot { $($field: self.$field.load(Relaxed)),* }
+                $snapshot { $($field: self.$field.value()),* }
             }
 
             pub(crate) fn reset(&self) {
-                $(self.$field.store(0, Relaxed);)*
+                self.cells().iter().for_each(|(_, cell)| cell.clear());
+            }
+
+            fn cells(&self) -> Vec<(&'static str, &$cell)> {
+                vec![$((stringify!($field), &self.$field)),*]
             }
         }
 
@@ -38,7 +79,7 @@ macro_rules! counters {
 
 counters! {
     /// Operations, live.
-    LiveOperations,
+    LiveOperations of LiveOperation,
     /// Operations since the mount.
     OperationCounts {
         /// Files created.
@@ -90,7 +131,7 @@ counters! {
 
 counters! {
     /// Work of the engine, live.
-    LiveWork,
+    LiveWork of AtomicU64,
     /// Work of the engine since the mount.
     WorkCounts {
         /// Bytes that callers read.
@@ -169,18 +210,31 @@ pub struct Statistics {
     pub work: WorkCounts,
 }
 
+impl LiveOperations {
+    /// Names, and the times of what was timed.
+    pub(crate) fn latencies(&self) -> Vec<(&'static str, LatencyCounts)> {
+        self.cells().into_iter().map(|(name, operation)| (name, operation.latencies.counts())).collect()
+    }
+}
+
 /// An operation that is counted at its end, unless it was refused and will be repeated ([NW3] of `wait.rs`).
 #[must_use = "dropped at the end of the operation"]
-pub(crate) struct Counted<'c>(&'c AtomicU64);
+pub(crate) struct Counted<'c> {
+    operation: &'c LiveOperation,
+    since: Option<Instant>,
+}
 
-pub(crate) fn counted(counter: &AtomicU64) -> Counted<'_> {
-    Counted(counter)
+pub(crate) fn counted(operation: &LiveOperation) -> Counted<'_> {
+    Counted { operation, since: Latencies::start(operation.ended.load(Relaxed)) }
 }
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
         if patience() != Patience::Refused {
-            count(self.0);
+            count(&self.operation.ended);
+            if let Some(since) = self.since {
+                self.operation.latencies.record(since.elapsed());
+            }
         }
     }
 }
@@ -191,4 +245,41 @@ pub(crate) fn count(counter: &AtomicU64) {
 
 pub(crate) fn add(counter: &AtomicU64, amount: u64) {
     counter.fetch_add(amount, Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_are_counted_and_one_in_sixteen_is_timed() {
+        let live = LiveOperations::default();
+        (0..1600).for_each(|_| drop(counted(&live.write)));
+        let (ended, timed) =
+            (live.snapshot().write, live.latencies().iter().find(|(name, _)| *name == "write").map(|(_, times)| times.samples()));
+        assert_eq!(ended, 1600);
+        assert!(timed.is_some_and(|timed| (80..120).contains(&timed)), "{timed:?}");
+        live.reset();
+        assert_eq!((live.snapshot(), live.latencies().iter().map(|(_, times)| times.samples()).sum()), (OperationCounts::default(), 0));
+    }
+
+    /// What the times cost beside the count alone: `cargo test --profile soak -p tandemfs-fs --lib times_cost -- --ignored --nocapture`.
+    #[test]
+    #[ignore = "measures"]
+    fn times_cost() {
+        const TURNS: u32 = 10_000_000;
+        let (live, alone) = (LiveOperations::default(), AtomicU64::new(0));
+        for _ in 0..5 {
+            let start = Instant::now();
+            (0..TURNS).for_each(|_| {
+                if patience() != Patience::Refused {
+                    count(std::hint::black_box(&alone));
+                }
+            });
+            let counting = start.elapsed() / TURNS;
+            let start = Instant::now();
+            (0..TURNS).for_each(|_| drop(counted(std::hint::black_box(&live.write))));
+            println!("counted {counting:?}, counted and timed {:?}", start.elapsed() / TURNS);
+        }
+    }
 }

@@ -43,6 +43,6 @@ mod writers;
 
 pub use mounting::{MountError, Unmount, remount, unmount};
 pub use negotiation::{request_bytes_max, wanted};
-pub use report::stats;
-pub use session::{Answering, Beside, check_mountpoint, serve, serve_beside};
+pub use report::{latencies, stats};
+pub use session::{Answering, Beside, BesideReport, check_mountpoint, serve, serve_beside};
 pub use settings::{Mode, MountSettings};

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 use tandemfs_device::Structure;
-use tandemfs_fs::{FileSystem, PathLatency, ZoneSpace};
+use tandemfs_fs::{FileSystem, LATENCY_SAMPLED_1_IN, LatencyCounts, PathLatency, ZoneSpace};
 
 use crate::settings::MountSettings;
 
@@ -50,6 +50,7 @@ pub fn stats(fs: &FileSystem) -> Value {
         "by_structure": by_structure,
         "threshold": threshold(fs),
         "file_system": file_system,
+        "latency": latencies(fs.latencies()),
         // Null if no pass is under way.
         "compaction": fs.compaction_progress().map(|(done, total)| json!({ "done_inodes": done, "total_inodes": total })),
         "homes": homes(fs),
@@ -58,6 +59,26 @@ pub fn stats(fs: &FileSystem) -> Value {
         "memory_zone": zone(&space.memory),
         "block_zone": zone(&space.block),
         "short": short(fs),
+    })
+}
+
+/// How long operations took, by kind, without those that were never timed.
+pub fn latencies<N: Into<String>>(kinds: impl IntoIterator<Item = (N, LatencyCounts)>) -> Value {
+    let timed = kinds.into_iter().filter(|(_, counts)| counts.samples() > 0);
+    let operations: Map<String, Value> = timed.map(|(name, counts)| (name.into(), latency(&counts))).collect();
+    json!({ "sampled_1_in": LATENCY_SAMPLED_1_IN, "operations": operations })
+}
+
+/// The times of one kind. Each bucket is its upper bound in nanoseconds and how many lie in it, so that a reader can tell two answers apart.
+fn latency(counts: &LatencyCounts) -> Value {
+    json!({
+        "samples": counts.samples(),
+        "p50_ns": counts.percentile(0.5),
+        "p90_ns": counts.percentile(0.9),
+        "p99_ns": counts.percentile(0.99),
+        "p999_ns": counts.percentile(0.999),
+        "max_ns": counts.percentile(1.0),
+        "buckets": counts.0.iter().map(|(end_ns, count)| json!([end_ns, count])).collect::<Vec<_>>(),
     })
 }
 

@@ -4,8 +4,8 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -38,6 +38,9 @@ pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, 
     serve_beside(fs, mountpoint, settings, ready, |_| None::<()>)
 }
 
+/// Says in JSON what clients beside the kernel do, for `tandemfs stats` (`direct`). It is called while the mount is served, and shortly after.
+pub type BesideReport = Box<dyn Fn() -> Value + Send + Sync>;
+
 /// What clients beside the kernel need to know of a mount.
 pub struct Beside<'m> {
     /// The mount.
@@ -46,6 +49,8 @@ pub struct Beside<'m> {
     pub caches: Arc<dyn Caches>,
     /// Whether the mount still stands. It ends before its device number and its place can be those of another mount.
     pub stands: Box<dyn Fn() -> bool + Send + Sync>,
+    /// Takes what says what they do.
+    pub report: Arc<OnceLock<BesideReport>>,
 }
 
 /// As [`serve`]; `open` lets clients reach the files beside the kernel while the mount is served (`MountSettings::direct`). What it returns
@@ -78,10 +83,11 @@ pub fn serve_beside<T>(
     }
     // INIT is answered and a thread serves. The daemon itself never accesses its own mount: if it were killed meanwhile, the accessing
     // thread would wait forever for the dead threads, and keep the mount and the device.
-    let control = mounted.as_ref().and_then(|mounted| control(fs, settings, ring_threads, mounted));
+    let report = Arc::<OnceLock<BesideReport>>::default();
+    let control = mounted.as_ref().and_then(|mounted| control(fs, settings, ring_threads, mounted, &report));
     let beside = mounted.as_ref().filter(|_| settings.direct).and_then(|mounted| {
         let kernel = Arc::clone(&door);
-        open(Beside { mounted, caches: door, stands: Box::new(move || kernel.kernel.is_connected()) })
+        open(Beside { mounted, caches: door, stands: Box::new(move || kernel.kernel.is_connected()), report })
     });
     tracing::info!(mountpoint = %mountpoint.display(), source = settings.source, mode = settings.mode.name(), ring_threads, "mounted");
     ready();
@@ -147,7 +153,13 @@ pub fn check_mountpoint(mountpoint: &Path) -> Result<PathBuf, MountError> {
     Ok(absolute)
 }
 
-fn control(fs: &Arc<FileSystem>, settings: &MountSettings, ring_threads: usize, mounted: &Mounted) -> Option<Server> {
+fn control(
+    fs: &Arc<FileSystem>,
+    settings: &MountSettings,
+    ring_threads: usize,
+    mounted: &Mounted,
+    beside: &Arc<OnceLock<BesideReport>>,
+) -> Option<Server> {
     let (fs, settings, mountpoint) = (Arc::clone(fs), settings.clone(), mounted.mountpoint.clone());
     let desk = Desk {
         fs,
@@ -155,6 +167,7 @@ fn control(fs: &Arc<FileSystem>, settings: &MountSettings, ring_threads: usize, 
         ring_threads,
         mountpoint,
         since: Instant::now(),
+        beside: Arc::clone(beside),
         scrubs: AtomicBool::new(false),
         trims: AtomicBool::new(false),
         compacts: AtomicBool::new(false),
@@ -171,6 +184,8 @@ struct Desk {
     ring_threads: usize,
     mountpoint: PathBuf,
     since: Instant,
+    /// What clients beside the kernel do.
+    beside: Arc<OnceLock<BesideReport>>,
     /// A scrub is running. Only one runs at a time: two would halve each other's rate.
     scrubs: AtomicBool,
     /// A trim is running.
@@ -183,7 +198,9 @@ impl Answer for Desk {
     fn answer(&self, request: Request) -> Value {
         match request {
             Request::Stats { reset } => {
-                let stats = report::stats(&self.fs);
+                let mut stats = report::stats(&self.fs);
+                // Null without a direct door.
+                stats["direct"] = self.beside.get().map_or(Value::Null, |report| report());
                 if reset {
                     report::reset(&self.fs);
                 }
