@@ -9,7 +9,7 @@ help:
 	@echo 'make test-vm  the same program on the drivers of NVDIMM, CXL and NVMe, with power cuts, in virtual machines'
 	@echo 'make torture  crash states, schedules, faults, bytes and killed daemons in turns; MINUTES=20, goes on where it stopped'
 	@echo 'make fsx      1,000,000 operations of the file system exerciser, both modes, two block sizes; OPERATIONS=1000000'
-	@echo 'make applications  Debian programs unchanged on a mount, in both modes, each with a check of its result'
+	@echo 'make applications  Debian programs unchanged on a mount, in both modes and by the direct door, each with a check of its result'
 	@echo 'make fuzz     every fuzz target under libFuzzer, SECONDS=60 each (nightly Rust and cargo-fuzz)'
 	@echo 'make kill-loop   200 rounds of a daemon killed amid mount, work and unmount; ROUNDS=200 SEED=1 MODE=relaxed'
 	@echo 'make power-cuts  20 power cuts of a virtual machine, half of them at an exact store, and 10 lost drive caches; CUTS=20 SEED=1'
@@ -51,7 +51,7 @@ fsx:
 
 applications:
 	@scripts/setup.sh run applications
-	cargo build --release --locked -p tandemfs
+	cargo build --release --locked -p tandemfs -p tandemfs-preload
 	@scripts/applications.sh $(NAMES)
 
 # One process, memory and time bounded; what it finds goes to fuzz/artifacts. TARGETS="image door" chooses.

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# applications.sh [NAME...]: programs of Debian, unchanged, on a mount in both modes, each with a check of its result, and once more with
-# the daemon killed in the middle. One line each: PASS or FAIL, mode, name, seconds. NAMES choose; without any, all; --list names them.
-# The exit status is the number of failures. MODES="relaxed strict" chooses modes, LIMIT_S=600 bounds each line.
+# applications.sh [NAME...]: programs of Debian, unchanged, on a mount in both modes and by the direct door of a third (door: as under
+# `tandemfs run`), each with a check of its result, and once more with the daemon killed in the middle. One line each: PASS or FAIL, mode,
+# name, seconds. NAMES choose; without any, all; --list names them. The exit status is the number of failures.
+# MODES="relaxed strict door" chooses modes, LIMIT_S=600 bounds each line.
 #
 # scripts/applications/NAME.sh has a program each: it adds its names to `cases` and defines app_NAME, which works below $mount, writes what
 # it says to files of $place, and ends with the first command that fails. A name that ends in _killed has a function of its own where the
@@ -49,7 +50,7 @@ chmod 711 "$place" # servers run as users of their own
 
 failed=0
 declare -A took_ms=()
-for mode in ${MODES:-relaxed strict}; do
+for mode in ${MODES:-relaxed strict door}; do
   for name in "${cases[@]}"; do
     [[ $mode = relaxed || " ${once[*]} " != *" $name "* ]] || continue
     find "$place" -mindepth 1 -maxdepth 1 ! -name mnt -exec rm -rf {} +
@@ -61,6 +62,8 @@ for mode in ${MODES:-relaxed strict}; do
     (
       set -e
       trap 'echo "  ${BASH_SOURCE[0]}:$LINENO: $BASH_COMMAND" >&2' ERR
+      in_case=1
+      enter
       if declare -F "app_$name" >/dev/null; then "app_$name"; else killed "${name%_killed}" "${took_ms[$mode ${name%_killed}]:-4000}"; fi
     ) </dev/null 2>"$place/why" &
     worker=$!
@@ -72,6 +75,7 @@ for mode in ${MODES:-relaxed strict}; do
     end_servers
     took=$(($(now_ms) - began_ms))
     took_ms[$mode $name]=$took
+    entered || { result=FAIL; echo "  nothing went by the direct door" >>"$place/why"; }
     { "$tandemfs" umount "$mount" && "$tandemfs" check "$place/disk.image"; } >"$place/end" 2>&1 || { result=FAIL; tail -5 "$place/end" >>"$place/why"; }
     printf '%s %s %s %d.%d s\n' "$result" "$mode" "$name" $((took / 1000)) $((took / 100 % 10))
     if [ "$result" != PASS ]; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # setup.sh PURPOSE...: what a Debian (or a relative) needs beside Rust. Purposes: build, run, test, compare,
-# applications, lint, fuzz, vm.
+# applications, redis, lint, fuzz, vm.
 # As root it installs what is missing with apt-get; for others it says what root should install.
 set -euo pipefail
 
@@ -27,10 +27,11 @@ for purpose in "$@"; do
       compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || missing+=(postgresql)
       compgen -G '/usr/src/binutils/binutils-*.tar.xz' >/dev/null || missing+=(binutils-source)
       ;;
+    redis) need redis-server redis-server ;;
     lint) ;;
     fuzz) need c++ g++ ;;
     vm) need qemu-system-x86_64 qemu-system-x86; need python3 python3; need flock util-linux ;;
-    *) echo "setup: '$purpose' is no purpose: build, run, test, compare, applications, lint, fuzz, vm" >&2; exit 2 ;;
+    *) echo "setup: '$purpose' is no purpose: build, run, test, compare, applications, redis, lint, fuzz, vm" >&2; exit 2 ;;
   esac
 done
 # Rust links with cc.
