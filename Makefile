@@ -4,7 +4,7 @@
 
 help:
 	@echo 'make run      build, then real work on an emulated hybrid SSD, verified step by step (under two minutes)'
-	@echo 'make test     unit, property and integration tests, through real mounts'
+	@echo 'make test     unit, property and integration tests, through real mounts; NAMES="fs cli/posix" JOBS=2'
 	@echo 'make test-repeat  every test program 20 times with all CPUs busy; COUNT=20 MINUTES=60 LIMIT_S=900 LOOPS=2 NAMES="fs posix/semantics no_space"'
 	@echo 'make test-vm  the same program on the drivers of NVDIMM, CXL and NVMe, with power cuts, in virtual machines'
 	@echo 'make torture  crash states, schedules, faults, bytes and killed daemons in turns; MINUTES=20, goes on where it stopped'
@@ -27,9 +27,7 @@ run:
 
 test:
 	@scripts/setup.sh test
-	cargo test --workspace --exclude tandemfs-bench --locked
-	cargo test --locked -p tandemfs-bench # by itself: its locks are others
-	cargo test --locked -p tandemfs-schedules --features explore
+	@scripts/test.py $(NAMES)
 
 test-repeat:
 	@scripts/setup.sh test

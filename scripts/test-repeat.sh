@@ -38,20 +38,7 @@ for name in ${NAMES:-}; do
 done
 
 # Lines of PACKAGE/PROGRAM, working directory, file; as cargo runs them.
-list() {
-  cargo test --locked --no-run --message-format=json "$@" | python3 -c '
-import json, os, sys
-for line in sys.stdin:
-    if not line.startswith("{"):
-        continue
-    message = json.loads(line)
-    if message.get("reason") == "compiler-artifact" and message.get("executable") and message["profile"]["test"]:
-        directory = os.path.dirname(message["manifest_path"])
-        target = message["target"]
-        program = target["name"] if "test" in target["kind"] else "lib"
-        print(os.path.basename(directory) + "/" + program, directory, message["executable"], sep="\t")
-'
-}
+list() { scripts/test.py --list "$@"; }
 wants() { # wants PACKAGE/PROGRAM
   local pattern
   [ ${#chosen[@]} != 0 ] || return 0

@@ -1,5 +1,6 @@
 //! Crash states of all sequences of one and two operations over a bounded set, in the manner of ACE, and of sampled longer ones: in each
-//! domain, in both modes, and with zones and rings at their limits; on drives without firmware and with.
+//! domain, in both modes, and with zones and rings at their limits; on drives without firmware and with. Of the pairs each test takes a
+//! quarter, another one in each domain and mode; with `TANDEMFS_EVERYTHING=1`, as in continuous integration, all of them.
 
 use tandemfs_crash::{
     Effort, Explorer, Harness, Operation, Random, Scene, Setting, explore_sequences, of_homes, pairs, seed_or, settings, singles, triples,
@@ -136,24 +137,35 @@ fn single_operations_at_the_limits(on: OnDrive) {
     }
 }
 
+/// A quarter of the pairs, 0 to 3. Every operation is first and second in each; together they are all pairs.
+fn a_quarter_of_pairs(quarter: usize) -> Vec<Vec<Operation>> {
+    let (all, operations) = (pairs(), singles().len());
+    assert_eq!(all.len(), operations * operations);
+    if std::env::var_os("TANDEMFS_EVERYTHING").is_some() {
+        return all;
+    }
+    let is_of_it = |index: usize| (index / operations + index % operations) % 4 == quarter;
+    all.into_iter().enumerate().filter(|(index, _)| is_of_it(*index)).map(|(_, pair)| pair).collect()
+}
+
 fn pairs_of_operations_adr(on: OnDrive) {
-    explore(&small(on, PersistenceDomain::Adr), &pairs(), Effort::QUICK);
+    explore(&small(on, PersistenceDomain::Adr), &a_quarter_of_pairs(0), Effort::QUICK);
 }
 
 fn pairs_of_operations_gpf(on: OnDrive) {
-    explore(&small(on, PersistenceDomain::Gpf), &pairs(), Effort { states: 3, ..Effort::QUICK });
+    explore(&small(on, PersistenceDomain::Gpf), &a_quarter_of_pairs(1), Effort { states: 3, ..Effort::QUICK });
 }
 
 fn pairs_of_operations_process(on: OnDrive) {
-    explore(&small(on, PersistenceDomain::Process), &pairs(), Effort { states: 2, ..Effort::QUICK });
+    explore(&small(on, PersistenceDomain::Process), &a_quarter_of_pairs(2), Effort { states: 2, ..Effort::QUICK });
 }
 
 fn pairs_of_operations_relaxed_adr(on: OnDrive) {
-    explore(&relaxed(on, PersistenceDomain::Adr), &pairs(), Effort { states: 4, ..Effort::QUICK });
+    explore(&relaxed(on, PersistenceDomain::Adr), &a_quarter_of_pairs(3), Effort { states: 4, ..Effort::QUICK });
 }
 
 fn pairs_of_operations_relaxed_gpf(on: OnDrive) {
-    explore(&relaxed(on, PersistenceDomain::Gpf), &pairs(), Effort { states: 2, ..Effort::QUICK });
+    explore(&relaxed(on, PersistenceDomain::Gpf), &a_quarter_of_pairs(3), Effort { states: 2, ..Effort::QUICK });
 }
 
 fn sampled_triples(on: OnDrive) {

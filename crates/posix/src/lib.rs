@@ -84,6 +84,11 @@ impl Arguments {
         self.filters.is_empty() || self.filters.iter().any(|filter| name.contains(filter.as_str()))
     }
 
+    /// Whether a word of the command line has the name of a host in it.
+    pub fn names(&self, host: &str) -> bool {
+        self.filters.iter().any(|filter| filter.contains(host))
+    }
+
     /// Whether any test of a host is wanted; a mount is made for no other.
     pub fn wants_any(&self, host: &str) -> bool {
         tests().iter().any(|test| self.wants(&format!("{host}::{}", test.name)))

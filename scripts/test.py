@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""Builds every test program and runs each once, as many at a time as there are CPUs: tests of mounts wait for daemons and processes much of
+their time. Those that took longest the last time begin first, so that none is left alone at the end. Exit status 1 where anything failed.
+
+    test.py [NAME...]            NAME: a package (fs) or a program (cli/posix); a package's unit tests are the program lib, its examples doc
+    test.py --list OPTION...     builds by `cargo test OPTION...` and prints each program: name, directory and file, by tabs
+
+JOBS=2 how many at a time; LIMIT_S=900 bounds each run, which counts as hanging then. target/test has the output of each program, and `times`:
+seconds by the clock and of CPUs (without daemons, which outlive their starters), longest first.
+"""
+
+import json
+import os
+import queue
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+KEPT = os.path.join(ROOT, "target", "test")
+# Each is built by itself: together they would have other features, so other programs than a user's.
+BUILDS = [
+    ["--workspace", "--exclude", "tandemfs-bench"],
+    ["-p", "tandemfs-bench"],  # its locks are others
+    ["-p", "tandemfs-schedules", "--features", "explore"],
+]
+# What takes long where nobody has measured yet, in seconds.
+FIRST = {"cli/posix": 200, "crash/mutants": 100, "cli/kill_loop": 90, "workspace/doc": 60}
+
+
+class Program:
+    def __init__(self, name, directory, command):
+        self.name, self.directory, self.command = name, directory, command
+        self.output = os.path.join(KEPT, name.replace("/", "-"))
+        self.status, self.seconds, self.cpu_seconds, self.hung = 0, 0.0, 0.0, False
+
+    def run(self, limit_s):
+        began = time.monotonic()
+        # As cargo runs it. A session of its own, which goes as a whole.
+        environment = {**os.environ, "CARGO_MANIFEST_DIR": self.directory}
+        with open(self.output, "wb") as output:
+            process = subprocess.Popen(
+                self.command, cwd=self.directory, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+            end = os.pidfd_open(process.pid)
+            RUNNING.add(process.pid)
+            if not select.select([end], [], [], limit_s)[0]:
+                self.hung = True
+                output.write(f"test: it did not end in {limit_s} s\n{describe(process.pid)}".encode())
+            os.close(end)
+            kill(process.pid)
+            _, self.status, usage = os.wait4(process.pid, 0)
+            RUNNING.discard(process.pid)
+        self.seconds, self.cpu_seconds = time.monotonic() - began, usage.ru_utime + usage.ru_stime
+
+    def said(self):
+        with open(self.output, errors="replace") as output:
+            return output.read()
+
+
+RUNNING = set()
+
+
+def kill(group):
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def describe(group):
+    """What the processes of a group are doing."""
+    lines = []
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{process}/stat") as stat:
+                if int(stat.read().rpartition(")")[2].split()[2]) != group:  # behind the name: state, parent, group
+                    continue
+            with open(f"/proc/{process}/cmdline") as words:
+                lines.append(f"-- process {process}: {words.read().replace(chr(0), ' ')}")
+            for thread in os.listdir(f"/proc/{process}/task"):
+                where = []
+                for name in ("comm", "wchan", "syscall"):
+                    with open(f"/proc/{process}/task/{thread}/{name}") as text:
+                        where.append(text.read().strip())
+                lines.append(f"   {thread} {' '.join(where)}")
+        except OSError:
+            continue  # it has ended
+    with open("/proc/self/mounts") as mounts:
+        lines.extend(["-- mounts", *(line.rstrip() for line in mounts if "fuse.tandemfs" in line)])
+    return "\n".join(lines) + "\n"
+
+
+def built(options):
+    """Builds test programs; yields name, directory and file of each."""
+    command = ["cargo", "test", "--locked", "--no-run", "--message-format=json-render-diagnostics", *options]
+    cargo = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    if cargo.returncode != 0:
+        sys.exit(cargo.returncode)
+    for line in cargo.stdout.splitlines():
+        message = json.loads(line) if line.startswith("{") else {}
+        if message.get("reason") == "compiler-artifact" and message.get("executable") and message["profile"]["test"]:
+            directory, target = os.path.dirname(message["manifest_path"]), message["target"]
+            program = target["name"] if "test" in target["kind"] else "lib"
+            yield f"{os.path.basename(directory)}/{program}", directory, message["executable"]
+
+
+def programs():
+    """All of them. A name that comes again is that of other features."""
+    found = {}
+    for options in BUILDS:
+        for name, directory, file in built(options):
+            # The explored schedules alone: the other programs of that package are empty without the feature.
+            found[name] = Program(name, directory, [file])
+    doc = ["cargo", "test", "--locked", "--doc", "--workspace", "--exclude", "tandemfs-bench"]
+    found["workspace/doc"] = Program("workspace/doc", ROOT, doc)
+    return found
+
+
+def measured():
+    """Seconds of the last time, by name."""
+    try:
+        with open(os.path.join(KEPT, "times")) as times:
+            return {name: float(seconds) for seconds, _, name in map(str.split, times)}
+    except OSError:
+        return {}
+
+
+def number(name, default):
+    text = os.environ.get(name) or str(default)
+    if not text.isdigit() or int(text) == 0:
+        sys.exit(f"test: {name}={text} is no number above 0")
+    return int(text)
+
+
+def main(names):
+    jobs, limit_s = number("JOBS", len(os.sched_getaffinity(0))), number("LIMIT_S", 900)
+    os.makedirs(KEPT, exist_ok=True)
+    last, all_of_them = measured(), programs()
+    wanted = [one for one in all_of_them.values() if not names or one.name in names or one.name.split("/")[0] in names]
+    if not wanted:
+        sys.exit(f"test: no program is called {' or '.join(names)}")
+    wanted.sort(key=lambda one: -last.get(one.name, FIRST.get(one.name, 0)))
+    waiting, ended = queue.SimpleQueue(), queue.SimpleQueue()
+    for one in wanted:
+        waiting.put(one)
+
+    def work():
+        while True:
+            try:
+                one = waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                one.run(limit_s)
+            except OSError as error:
+                one.status = 1
+                with open(one.output, "a") as output:
+                    output.write(f"test: {error}\n")
+            ended.put(one)
+
+    began = time.monotonic()
+    for _ in range(jobs):
+        threading.Thread(target=work, daemon=True).start()
+    failed, passed = [], 0
+    for _ in wanted:
+        one = ended.get()
+        said = one.said()
+        count = sum(map(int, re.findall(r"(?:ok\. |: )(\d+) passed", said))) or len(re.findall(r"^test .* \.\.\. ok", said, re.M))
+        passed += count
+        if one.status != 0 or one.hung:
+            failed.append(one)
+            what = f"no end in {limit_s} s" if one.hung else f"status {os.waitstatus_to_exitcode(one.status)}"
+            print(f"{said}FAILED {one.name} ({what}), output in {os.path.relpath(one.output, ROOT)}", flush=True)
+        elif count:
+            print(f"ok {one.name}: {count} tests in {one.seconds:.1f} s", flush=True)
+    last.update((one.name, one.seconds) for one in wanted)
+    cpu = {one.name: one.cpu_seconds for one in wanted}
+    with open(os.path.join(KEPT, "times"), "w") as times:
+        for name, seconds in sorted(last.items(), key=lambda item: -item[1]):
+            if name in all_of_them:
+                times.write(f"{seconds:.1f} {cpu.get(name, 0):.1f} {name}\n")
+    print(f"test: {passed} tests of {len(wanted)} programs passed in {time.monotonic() - began:.0f} s, {jobs} at a time; {len(failed)} programs failed")
+    for one in failed:
+        print(f"test: FAILED {one.name}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--list"]:
+        for line in built(sys.argv[2:]):
+            print(*line, sep="\t")
+        sys.exit(0)
+
+    def end(*_):
+        for group in list(RUNNING):
+            kill(group)
+        os._exit(130)
+
+    signal.signal(signal.SIGINT, end)
+    signal.signal(signal.SIGTERM, end)
+    sys.exit(main(sys.argv[1:]))
