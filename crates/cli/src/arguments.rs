@@ -87,6 +87,15 @@ pub enum Command {
         #[command(subcommand)]
         command: HomeCommand,
     },
+    /// Show or set which files are to lie in aligned extents of 2 MiB, which one huge page can map
+    Aligned {
+        /// What to do.
+        #[command(subcommand)]
+        command: AlignedCommand,
+    },
+    /// Rewrite files into aligned extents of 2 MiB, while they are in use
+    #[command(after_help = DEFRAG_HELP)]
+    Defrag(DefragArguments),
     /// Show on-device structures
     Dump(DumpArguments),
     /// Print a completion script for a shell
@@ -635,6 +644,67 @@ pub struct HomeSetArguments {
     /// Wait until what the files hold is there.
     #[arg(long)]
     pub wait: bool,
+}
+
+/// Commands on aligned files.
+#[derive(Debug, Subcommand)]
+pub enum AlignedCommand {
+    /// Show which files and directories are to be aligned, and how much is still to be rewritten
+    Get(AlignedGetArguments),
+    /// Set whether files are to be aligned, and what is made in directories from now on
+    #[command(after_help = ALIGNED_SET_HELP)]
+    Set(AlignedSetArguments),
+}
+
+const ALIGNED_SET_HELP: &str = "\
+yes  each 2 MiB of the file gets one aligned extent with its first byte, so a
+     file takes space in steps of 2 MiB
+no   as all files: whole pieces of 2 MiB that are written or allocated at once
+     get aligned extents, and those that small writes complete are moved
+
+What a file holds already is rewritten in the background; --wait waits for it.
+What a directory holds already stays as it is. The hint is the extended
+attribute user.tandemfs.aligned, which 'cp -a', 'rsync -X' and 'tar --xattrs'
+copy.";
+
+const DEFRAG_HELP: &str = "\
+Of a directory, all files below it are rewritten that have 2 MiB or more. Each
+file gets the hint of 'tandemfs aligned set yes' and keeps it, so the mount
+goes on by itself after an interruption, also after a crash.
+
+Exit status: 0 all is aligned, 1 something is not, and why.";
+
+/// `aligned get`.
+#[derive(Debug, Args)]
+pub struct AlignedGetArguments {
+    /// Files and directories of a mount.
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `aligned set`.
+#[derive(Debug, Args)]
+pub struct AlignedSetArguments {
+    /// Whether they are to be aligned.
+    #[arg(value_parser = ["yes", "no"])]
+    pub aligned: String,
+    /// Files and directories of a mount.
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<PathBuf>,
+    /// Wait until what the files hold is aligned.
+    #[arg(long)]
+    pub wait: bool,
+}
+
+/// `defrag`.
+#[derive(Debug, Args)]
+pub struct DefragArguments {
+    /// Files and directories of a mount.
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<PathBuf>,
 }
 
 /// `dump`.

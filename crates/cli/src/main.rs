@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod aligned;
 mod arguments;
 mod check;
 mod claim;
@@ -28,6 +29,7 @@ mod mkfs;
 mod mount;
 mod mount_options;
 mod output;
+mod placement;
 mod probe;
 mod remount;
 mod resize;
@@ -88,6 +90,8 @@ fn execute(command: Command) -> Result<u8, Failure> {
         Command::Trim(arguments) => trim::run(&arguments),
         Command::Compact(arguments) => compact::run(&arguments),
         Command::Home { command } => home::run(&command),
+        Command::Aligned { command } => aligned::run(&command),
+        Command::Defrag(arguments) => aligned::defrag(&arguments),
         Command::Dump(arguments) => dump::run(&arguments),
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { output } => generate::man(output.as_deref()),

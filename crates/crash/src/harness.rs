@@ -9,8 +9,8 @@ use tandemfs_format::inode::file_type;
 use tandemfs_format::superblock::Superblock;
 use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, SECTOR_BYTES, Sector};
 use tandemfs_fs::{
-    AllocateMode, Engine, Error, FileSystem, FormatOptions, HOME_ATTRIBUTE, Home, MountOptions, NewInode, ReadOptions, RenameMode, SeekTo,
-    SetAttributes, SetExtendedAttribute, SetTime, WriteOptions, make_file_system, read_superblock,
+    ALIGNED_ATTRIBUTE, AllocateMode, Engine, Error, FileSystem, FormatOptions, HOME_ATTRIBUTE, Home, MountOptions, NewInode, ReadOptions,
+    RenameMode, SeekTo, SetAttributes, SetExtendedAttribute, SetTime, WriteOptions, make_file_system, read_superblock,
 };
 use zerocopy::IntoBytes;
 
@@ -337,6 +337,7 @@ impl Harness {
                 let inode = self.resolve(path)?;
                 set_home(&self.fs, inode, home)
             }
+            Operation::SetAligned(path, is_aligned) => set_aligned(&self.fs, self.resolve(path)?, is_aligned),
             Operation::MoveHomes => move_homes(&self.fs),
             Operation::Sync => self.fs.sync(),
             Operation::Checkpoint => self.fs.checkpoint(),
@@ -614,6 +615,13 @@ fn is_short(operation: &Operation, done: u64) -> bool {
 pub(crate) fn set_home(fs: &FileSystem, inode: InodeNumber, home: Home) -> Result<(), Error> {
     fs.enable_homes()?;
     fs.set_extended_attribute(inode, HOME_ATTRIBUTE, home.name().as_bytes(), SetExtendedAttribute::default())
+}
+
+/// Sets the hint *aligned* by its attribute.
+pub(crate) fn set_aligned(fs: &FileSystem, inode: InodeNumber, is_aligned: bool) -> Result<(), Error> {
+    fs.enable_homes()?;
+    let value: &[u8] = if is_aligned { b"yes" } else { b"no" };
+    fs.set_extended_attribute(inode, ALIGNED_ATTRIBUTE, value, SetExtendedAttribute::default())
 }
 
 /// Moves everything that can move to its home.

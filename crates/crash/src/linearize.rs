@@ -13,7 +13,7 @@ use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{AllocateMode, Error, FileSystem, NewInode, SetAttributes, SetExtendedAttribute, WriteOptions, no_wait};
 
-use crate::harness::{move_homes, set_home};
+use crate::harness::{move_homes, set_aligned, set_home};
 use crate::model::{DEFAULT_LIST, Model, Refusal, default_list, link_target};
 use crate::operation::{Operation, SLOTS};
 use crate::random::fill;
@@ -345,6 +345,7 @@ impl Bound {
                 fs.set_extended_attribute(inode, DEFAULT_LIST, &default_list(user), SetExtendedAttribute::default())
             }),
             Operation::SetHome(path, home) => self.with_file(fs, path, |inode| set_home(fs, inode, home)),
+            Operation::SetAligned(path, is_aligned) => self.with_file(fs, path, |inode| set_aligned(fs, inode, is_aligned)),
             Operation::MoveHomes => move_homes(fs),
             Operation::Sync => fs.sync(),
             Operation::Checkpoint => fs.checkpoint(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tandemfs_format::inode::file_type;
 use tandemfs_format::journal::TX_DATA_MAX;
-use tandemfs_fs::{Error, HOME_ATTRIBUTE, Home, RenameMode};
+use tandemfs_fs::{ALIGNED_ATTRIBUTE, Error, HOME_ATTRIBUTE, Home, RenameMode};
 
 use crate::linearize::{Answer, Step};
 use crate::operation::{Operation, SLOTS};
@@ -370,7 +370,8 @@ impl Model {
             }
         };
         if matches!(body, Body::File { .. } | Body::Directory { .. }) {
-            attributes.extend(of_parent.get_key_value(HOME_ATTRIBUTE).map(|(name, home)| (name.clone(), home.clone())));
+            let inherited = [HOME_ATTRIBUTE, ALIGNED_ATTRIBUTE].into_iter().filter_map(|name| of_parent.get_key_value(name));
+            attributes.extend(inherited.map(|(name, value)| (name.clone(), value.clone())));
         }
         let attributes = Arc::new(attributes);
         self.nodes.insert(id, Node { body, attributes, nlink, holds: 0, nameable: nlink == 0 });
@@ -653,6 +654,14 @@ impl Model {
                 match home {
                     Home::Auto => drop(attributes.remove(HOME_ATTRIBUTE)),
                     _ => drop(attributes.insert(HOME_ATTRIBUTE.to_vec(), home.name().into())),
+                }
+                Ok(())
+            }
+            Operation::SetAligned(path, is_aligned) => {
+                let attributes = self.attributes_mut(path, "user.")?;
+                match is_aligned {
+                    false => drop(attributes.remove(ALIGNED_ATTRIBUTE)),
+                    true => drop(attributes.insert(ALIGNED_ATTRIBUTE.to_vec(), b"yes".to_vec())),
                 }
                 Ok(())
             }

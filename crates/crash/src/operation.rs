@@ -51,7 +51,9 @@ pub enum Operation {
     SetDefaultList(&'static str, u32),
     /// Sets the home of a file, or of a directory for what is made in it.
     SetHome(&'static str, Home),
-    /// Moves everything that can move to its home.
+    /// Gives a file or directory the hint *aligned*, or takes it away.
+    SetAligned(&'static str, bool),
+    /// Rewrites everything with the hint that is not aligned, and moves everything that can move to its home.
     MoveHomes,
     /// Syncs.
     Sync,
@@ -230,8 +232,9 @@ impl Mix {
 
     /// An operation of homes.
     pub fn of_homes(random: &mut Random) -> Operation {
-        match random.below(3) {
-            0 => Operation::MoveHomes,
+        match random.below(8) {
+            0..=2 => Operation::MoveHomes,
+            3 => Operation::SetAligned(random.pick::<&str>(&PATHS), random.one_in(2)),
             _ => Operation::SetHome(random.pick::<&str>(&PATHS), *random.pick(&Home::ALL)),
         }
     }

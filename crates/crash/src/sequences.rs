@@ -14,7 +14,7 @@ pub fn singles() -> Vec<Vec<Operation>> {
 
 /// Homes that are set, and moves to them.
 pub fn of_homes() -> Vec<Vec<Operation>> {
-    use Operation::{MoveHomes, SetHome};
+    use Operation::{MoveHomes, SetAligned, SetHome};
     vec![
         vec![SetHome("b", Home::Memory)],
         vec![SetHome("b", Home::Block)],
@@ -24,6 +24,9 @@ pub fn of_homes() -> Vec<Vec<Operation>> {
         vec![SetHome("b", Home::Memory), MoveHomes],
         vec![SetHome("b", Home::Block), MoveHomes],
         vec![SetHome("a", Home::Block), MoveHomes, SetHome("a", Home::Memory), MoveHomes],
+        vec![SetAligned("b", true)],
+        vec![SetAligned("d", true), Operation::Create("d/c")],
+        vec![SetAligned("b", true), Operation::Write("b", 0, 9000, 7)],
         vec![SetHome("d/b", Home::Block), Operation::Write("d/b", 100, 90_000, 7), MoveHomes],
     ]
 }

@@ -31,8 +31,12 @@ pub mod flags {
     pub const HOME_MEMORY: u32 = 1 << 0;
     /// New extents go to the block zone; inherited from the directory. Only with the feature *memory home*, never with [`HOME_MEMORY`].
     pub const HOME_BLOCK: u32 = 1 << 1;
+    /// Each 2 MiB is to lie in an aligned extent; inherited from the directory. Only with the feature *memory home*.
+    pub const ALIGNED: u32 = 1 << 2;
+    /// What is inherited from the directory.
+    pub const INHERITED: u32 = HOME_MEMORY | HOME_BLOCK | ALIGNED;
     /// All bits with a meaning.
-    pub const KNOWN: u32 = HOME_MEMORY | HOME_BLOCK;
+    pub const KNOWN: u32 = INHERITED;
 }
 
 persistent! {

@@ -43,6 +43,11 @@ impl ErrorCounts {
         self.last_seconds.store(seconds(), Relaxed);
     }
 
+    /// Mismatches that were counted and are none: others wrote while the bytes were read without a lock.
+    pub(crate) fn data_not_damaged(&self, mismatches: u64) {
+        self.data.fetch_sub(mismatches, Relaxed);
+    }
+
     /// A scrub that ended.
     pub(crate) fn scrubbed(&self, findings: u64, bytes: u64) {
         let mut base = self.base.lock();

@@ -67,7 +67,7 @@ pub use latency::{LATENCY_SAMPLED_1_IN, Latencies, LatencyCounts};
 pub use lease::{FILE_LAYOUTS_MAX, LAYOUTS_MAX, RECALL_MAX};
 pub use mkfs::{check_format, make_file_system};
 pub use mount::read_superblock;
-pub use namespace::{AccessList, HOME_ATTRIBUTE, HOME_LEFT_ATTRIBUTE};
+pub use namespace::{ALIGNED_ATTRIBUTE, ALIGNED_LEFT_ATTRIBUTE, AccessList, HOME_ATTRIBUTE, HOME_LEFT_ATTRIBUTE};
 pub use proportion::{OddZone, odd_zones};
 pub use recovery::RecoveryReport;
 pub use resize::{could_grow, grow, set_label};

@@ -105,6 +105,12 @@ pub enum Mutant {
     MissingZoneIgnored,
     /// [MP3] of `data/move_pieces.rs`: what a piece took for a block that does not move stays taken.
     PieceRestKept,
+    /// [AE3] of `data/align.rs`: a piece that changed while it was copied is committed.
+    WatchIgnored,
+    /// [AH3] of `data/hint.rs`: a file that has data is not rewritten when it gets the hint.
+    HintQueuesNothing,
+    /// [AS1] of `data/grown.rs`: what a file got before it was large stays where it is.
+    GrowthForgotten,
     /// R8: a record is persisted before the blocks that it names are flushed.
     BlocksNotFlushed,
     /// R9: a write releases its range before its commit.

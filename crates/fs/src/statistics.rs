@@ -160,6 +160,10 @@ counters! {
         mapped_writes,
         /// Pages that were open for a mapping and have checksums again.
         pages_closed,
+        /// Bytes of files that were rewritten into aligned extents.
+        aligned_bytes,
+        /// Times that 2 MiB were copied to be aligned and changed meanwhile.
+        aligned_again,
         /// Bytes of the memory zone that write-back freed.
         write_back_freed_bytes,
         /// Blocks that write-back left for later because they were in use.

@@ -543,6 +543,62 @@ mod tests {
         assert!(index <= 10 << 16, "{} B a unit", index as f64 / 65536.0);
     }
 
+    /// A class of 1 GiB by the same code (WineFS §4): pages of 2 MiB, so units of 1 GiB. A zone of 64 GiB ages at 75 %, beside one that takes
+    /// the next free places.
+    #[test]
+    fn a_class_of_1_gib_stays_aligned_where_units_of_2_mib_come_and_go() {
+        const PAGES: u64 = 64 * UNIT_PAGES;
+        let mut space = AlignedSpace::new(64, 1);
+        let (mut taken, mut next) = (vec![false; PAGES as usize], 0_usize);
+        let mut random = 1_u64;
+        let mut draw = |below: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % below
+        };
+        // Rows of pages here, and places there.
+        type Lies = (Vec<(u64, u64)>, Vec<usize>);
+        let mut files: Vec<Lies> = Vec::new();
+        let (mut used, mut written) = (0, 0);
+        while written < 20 * PAGES {
+            let length = match draw(100) {
+                0 => 2 * UNIT_PAGES,
+                1..=20 => 1 + draw(64),
+                _ => 1 + draw(8),
+            };
+            while used + length > PAGES * 3 / 4 {
+                let (runs, places) = files.swap_remove(draw(files.len() as u64) as usize);
+                runs.iter().for_each(|(start, count)| space.clear(*start, *count));
+                places.iter().for_each(|place| taken[*place] = false);
+                used -= places.len() as u64;
+            }
+            let (mut left, mut runs, mut places) = (length, Vec::new(), Vec::new());
+            while left > 0 {
+                let run = if left >= UNIT_PAGES { space.take_unit().map(|start| (start, UNIT_PAGES)) } else { None };
+                let run =
+                    run.or_else(|| space.take_hole_of(1, left.min(UNIT_PAGES / 2) as u32).map(|(start, count)| (start, count.into())));
+                let run = run.or_else(|| space.break_unit(1).map(|start| (start, 1)));
+                left -= run.expect("a quarter is free").1;
+                runs.extend(run);
+            }
+            while places.len() < length as usize {
+                if !std::mem::replace(&mut taken[next], true) {
+                    places.push(next);
+                }
+                next = (next + 1) % PAGES as usize;
+            }
+            (used, written) = (used + length, written + length);
+            files.push((runs, places));
+        }
+        let free = PAGES - used;
+        assert_eq!(space.free(), free);
+        let beside = taken.chunks(UNIT_PAGES as usize).filter(|unit| !unit.contains(&true)).count() as u64;
+        let (share, beside) = ((space.whole() * UNIT_PAGES) as f64 / free as f64, (beside * UNIT_PAGES) as f64 / free as f64);
+        println!("free in whole GiB: {share:.2}, by the next free place {beside:.2}");
+        assert!(share > 0.3 && share > 2.0 * beside, "{share} and {beside}");
+    }
+
     #[test]
     fn free_runs_are_found_one_after_the_other() {
         let mut space = AlignedSpace::new(2, 16);

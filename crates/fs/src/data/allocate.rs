@@ -120,8 +120,12 @@ impl FileSystem {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let blocks = offset / block_bytes..end.div_ceil(block_bytes);
         self.check_room(file, &blocks, end)?;
+        self.reserve_row(file, blocks, end, Rows::new(&self.volume))
+    }
+
+    /// Allocates sectors for these blocks, for bytes up to `end`, from `rows` first. The caller has locked them.
+    pub(super) fn reserve_row(&self, file: &InCoreInode, blocks: Range<u64>, end: u64, mut rows: Rows<'_>) -> Result<()> {
         let mut taken: Vec<Range<u64>> = Vec::new();
-        let mut rows = Rows::new(&self.volume);
         let mut at = blocks.start;
         while at < blocks.end {
             let step = at..blocks.end.min((at / STEP_BLOCKS + 1) * STEP_BLOCKS);

@@ -1,11 +1,14 @@
 //! File data: which path each byte takes, and why. [`write_path`] and [`read_path`] read top to bottom.
 
+mod align;
 mod allocate;
 mod commit;
 pub(crate) mod compose;
 mod copy;
 mod extent_io;
 mod gather;
+mod grown;
+mod hint;
 mod home;
 mod in_place;
 pub(crate) mod interface;

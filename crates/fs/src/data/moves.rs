@@ -1,27 +1,31 @@
-//! Moving files to their homes in the background (`home.rs` says what a home is, and how a block moves).
+//! Moving files to their homes in the background (`home.rs` says what a home is, and how a block moves), and rewriting files with the hint
+//! *aligned* (`align.rs`), which comes first.
 //!
-//! [MV1] No list of moves is stored. What is to be moved follows from the inodes and the records ([HM3] of `home.rs`): a mount of a file
-//!       system with homes searches all inodes for files with a home, so a crash or an unmount forgets no move. Homes that are set later
-//!       add their file to a list.
-//! [MV2] A block that is leased, or has no room at home, stays, and its file is tried again, at growing intervals. If new data went to the block
+//! [MV1] No list of moves is stored. What is to be moved follows from the inodes and the records ([HM3] of `home.rs`, [AE1] of `align.rs`): a
+//!       mount of a file system with homes searches all inodes for files with a home or the hint, so a crash or an unmount forgets no move.
+//!       Homes and hints that are set later add their file to a list. A file that is fragmented afterwards is not looked for.
+//! [MV2] What is leased, has no room at home or no free aligned extent, stays, and its file is tried again, at growing intervals. If new data went to the block
 //!       zone for want of room ([HM2]), all files with a home are searched as soon as there is room. Damaged blocks stay as well; they are
 //!       tried again by the next mount only.
 //! [MV3] A step moves one piece (`move_pieces.rs`) and holds no lock afterwards: an unmount ends the thread after a step. The home is looked
 //!       up anew under the range of each piece or block, so a home that was set meanwhile counts.
 //! [MV4] The background thread moves for a share of the time, smaller while others commit, and stops for whoever asks it for something else.
+//!       It rewrites for the smaller share always: loads of who has mapped a file are not seen, and must not get slower.
 //!       It takes no measure to get room itself: compaction behind does, if something waits for it ([CZ8] of `compaction/`).
 
 use std::time::{Duration, Instant};
 
-use tandemfs_format::inode::file_type;
+use tandemfs_format::inode::{file_type, flags};
 use tandemfs_format::{InodeNumber, UNIT_BYTES};
 
+use super::align::{Aligned, Why};
 use super::home::Moved;
 use super::move_pieces::is_of_a_block;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
+use crate::inodes::InCoreInode;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::tuning::moves::{MovedFile, Moves};
+use crate::tuning::moves::{MoveStep, MovedFile, Moves};
 use crate::types::{Home, HomeMoves};
 
 /// Inode numbers that one step of a search passes.
@@ -103,7 +107,8 @@ impl FileSystem {
                 return Ok(());
             }
             let transactions = self.volume.live.work.transactions.load(Relaxed);
-            let is_quiet = transactions.saturating_sub(moves.transactions) <= QUIET_TRANSACTIONS;
+            let is_rewriting = moves.files.front().is_some_and(|file| file.step != MoveStep::Home);
+            let is_quiet = !is_rewriting && transactions.saturating_sub(moves.transactions) <= QUIET_TRANSACTIONS;
             if is_quiet { SHARE_QUIET } else { SHARE_BUSY }
         };
         if self.volume.held_back.stops_write_back() {
@@ -131,7 +136,7 @@ impl FileSystem {
         };
         let after = self.move_some(next)?;
         let mut moves = self.moves.lock();
-        let is_set_anew = moves.files.iter().any(|file| file.number == next.number);
+        let is_set_anew = moves.files.iter().any(|file| file.number == next.number && file.step != MoveStep::Once);
         match after {
             _ if is_set_anew => {}
             Some(file) => moves.files.push_front(file),
@@ -150,11 +155,12 @@ impl FileSystem {
             memory.is_inode_taken(InodeNumber::new(*number))
                 && self.inodes.get(&self.volume, InodeNumber::new(*number)).is_ok_and(|file| {
                     let state = file.state.read_waiting();
-                    !state.removed && state.inode.file_type() == file_type::REGULAR && Home::of(&state.inode) != Home::Auto
+                    let is_wanted = Home::of(&state.inode) != Home::Auto || state.inode.flags & flags::ALIGNED != 0;
+                    !state.removed && state.inode.file_type() == file_type::REGULAR && is_wanted
                 })
         };
         let found = (from..end).find(has_home);
-        moves.files.extend(found.map(|number| MovedFile { number: InodeNumber::new(number), block: 0, is_left: false }));
+        moves.files.extend(found.map(|number| MovedFile::all_of(InodeNumber::new(number))));
         let next = found.map_or(end, |number| number + 1);
         moves.search = (next < limit).then_some(next);
         true
@@ -162,8 +168,10 @@ impl FileSystem {
 
     /// Moves the next blocks of a file. Returns where to go on; `None` if that was the rest.
     fn move_some(&self, moved: MovedFile) -> Result<Option<MovedFile>> {
-        let MovedFile { number, block, mut is_left } = moved;
-        let next = match self.try_some(number, block, &mut is_left) {
+        let MovedFile { number, block, step, mut is_left } = moved;
+        let has_hint = step != MoveStep::Align || self.is_aligned(number).unwrap_or(false);
+        let step = if has_hint { step } else { MoveStep::Home };
+        let next = match self.try_some(number, block, step, &mut is_left) {
             Err(error @ (Error::Stopped { .. } | Error::ReadOnly)) => return Err(error),
             // It was removed, or its mapping is damaged.
             Err(error) => {
@@ -172,19 +180,51 @@ impl FileSystem {
             }
             Ok(next) => next,
         };
-        match (next, is_left) {
-            (Some(_), _) => {}
-            (None, true) => self.moves.lock().wait(number), // [MV2]
-            (None, false) => self.moves.lock().moved(),
+        match (next, step, is_left) {
+            (Some(_), ..) | (None, MoveStep::Once, _) => {}
+            (None, MoveStep::Align, _) => return Ok(Some(MovedFile { number, block: 0, step: MoveStep::Home, is_left })),
+            (None, MoveStep::Home, true) => self.moves.lock().wait(number), // [MV2]
+            (None, MoveStep::Home, false) => self.moves.lock().moved(),
         }
-        Ok(next.map(|block| MovedFile { number, block, is_left }))
+        Ok(next.map(|block| MovedFile { number, block, step, is_left }))
     }
 
-    fn try_some(&self, number: InodeNumber, from: u64, is_left: &mut bool) -> Result<Option<u64>> {
+    fn try_some(&self, number: InodeNumber, from: u64, step: MoveStep, is_left: &mut bool) -> Result<Option<u64>> {
         let file = self.inodes.get(&self.volume, number)?;
-        let elsewhere = self.blocks_elsewhere(&file, None, from)?;
+        match step {
+            MoveStep::Align => {
+                let look = self.next_not_aligned(&file, from)?;
+                match look.piece {
+                    Some(piece) if self.align_some(&file, piece, Why::Hint, is_left)? => Ok(look.next),
+                    Some(_) => Ok(None),
+                    None => Ok(look.next),
+                }
+            }
+            MoveStep::Once if self.is_grown_piece(&file, from)? => self.align_some(&file, from, Why::Complete, is_left).map(|_| None),
+            MoveStep::Once => Ok(None),
+            MoveStep::Home => self.try_home(&file, from, is_left),
+        }
+    }
+
+    /// Aligns a piece. False if there is no aligned extent for it, nor for the next ones.
+    fn align_some(&self, file: &InCoreInode, piece: u64, why: Why, is_left: &mut bool) -> Result<bool> {
+        let aligned = match self.align_piece(file, piece, why) {
+            Err(error) if is_of_a_block(&error) => {
+                tracing::warn!(%error, inode = file.number.get(), block = piece, "a piece stays where it is");
+                return Ok(true);
+            }
+            Err(Error::NoSpace { .. }) => Aligned::NoExtent,
+            other => other?,
+        };
+        *is_left |= aligned != Aligned::Done;
+        Ok(aligned != Aligned::NoExtent)
+    }
+
+    fn try_home(&self, file: &InCoreInode, from: u64, is_left: &mut bool) -> Result<Option<u64>> {
+        let number = file.number;
+        let elsewhere = self.blocks_elsewhere(file, None, from)?;
         let mut move_alone = |block| {
-            match self.move_block_home(&file, block) {
+            match self.move_block_home(file, block) {
                 Ok(Moved::Bytes | Moved::AtHome) => {}
                 Ok(Moved::InUse) => *is_left = true,
                 Err(error) if is_of_a_block(&error) => {
@@ -194,7 +234,7 @@ impl FileSystem {
             }
             Ok(())
         };
-        match self.move_piece(&file, &elsewhere.blocks, &mut move_alone) {
+        match self.move_piece(file, &elsewhere.blocks, &mut move_alone) {
             Ok(()) => Ok(elsewhere.next),
             Err(Error::NoSpace { .. }) => {
                 *is_left = true;

@@ -86,6 +86,13 @@ struct Stored<'v, 'f> {
     durable: Durable,
 }
 
+/// Blocks that were copied and are durable, but not committed.
+pub(super) struct Copied {
+    targets: Vec<Target<'static>>,
+    durable: Durable,
+    rewritten: Vec<Rewritten>,
+}
+
 /// A batch that the device failed.
 struct NotStored<'v, 'f> {
     jobs: Vec<Job<'v, 'f>>,
@@ -102,6 +109,26 @@ pub(super) struct Scratch {
 }
 
 impl<'v, 'f> Job<'v, 'f> {
+    /// A block that lies inside the file and becomes a whole one at a place that the caller's transaction took.
+    pub(super) fn whole(volume: &'v Volume, file: &'f InCoreInode, view: FileView, block: u64, old: Block, at: DataAddress) -> Self {
+        let (inside, sectors) = (volume.geometry.block_bytes(), volume.geometry.block_sectors_each() as u32);
+        let start = block * u64::from(inside);
+        Self {
+            file,
+            view,
+            block,
+            start,
+            inside: inside as usize,
+            old,
+            at,
+            sectors,
+            fill: false,
+            tx: Tx::new(volume),
+            range: None,
+            bytes: 0..0,
+        }
+    }
+
     fn length(&self) -> usize {
         self.sectors as usize * SECTOR_BYTES
     }
@@ -324,6 +351,39 @@ impl FileSystem {
         })?;
         rewritten.iter().for_each(|one| one.count(&self.volume));
         result
+    }
+
+    /// Copies blocks to places that a transaction took, without committing them. If one of them fails, all do. Adds to `mismatches` how many
+    /// were counted as damaged.
+    pub(super) fn store_unlocked<'v>(&'v self, tx: &mut Tx<'v>, jobs: Vec<Job<'v, '_>>, mismatches: &mut u64) -> Result<Copied> {
+        let mut failure = None;
+        let stored = self.store_all(jobs, &mut Scratch::default(), &mut |_, error| {
+            *mismatches += u64::from(matches!(error, Error::DamagedData { .. }));
+            failure = Some(error);
+        });
+        let Stored { jobs, extents, durable } = match (stored, failure) {
+            (Ok(stored), None) => stored,
+            (Ok(_), Some(error)) => return Err(error),
+            (Err(NotStored { error, is_suspect, .. }), _) => {
+                if is_suspect {
+                    tx.suspect();
+                }
+                return Err(error);
+            }
+        };
+        let rewritten = jobs.iter().map(Rewritten::of).collect();
+        let targets = jobs.into_iter().zip(extents).map(|(job, new)| job.into_target(new).0).collect();
+        Ok(Copied { targets, durable, rewritten })
+    }
+
+    /// Commits copied blocks, and `others` that need no bytes, by one transaction. The caller holds their range, and none of them has changed.
+    pub(super) fn commit_copied(&self, tx: Tx<'_>, file: &InCoreInode, copied: Copied, others: Vec<Target<'static>>) -> Result<()> {
+        let Copied { mut targets, durable, rewritten } = copied;
+        targets.extend(others);
+        targets.sort_unstable_by_key(|target| target.block);
+        commit(tx, file, &mut targets, durable, |_| {})?;
+        rewritten.iter().for_each(|one| one.count(&self.volume));
+        Ok(())
     }
 
     /// Reads the blocks of a batch, composes them and makes their new sectors or pages durable. `failed` gets what cannot be composed.

@@ -1,7 +1,9 @@
 //! Places in a row for whole blocks of a file that get theirs one after the other.
 //!
 //! [AR1] The blocks from k * 2 MiB to (k + 1) * 2 MiB of a file get an aligned extent if all of them are asked for by one call. Everything
-//!       else comes from holes as long as one has a block, also the end of a large file: so a small file takes no aligned extent.
+//!       else comes from holes as long as one has a block, also the end of a large file: so a small file takes no aligned extent. Files with
+//!       the hint *aligned* are another matter ([AH2] of `hint.rs`), and pieces that small writes complete move afterwards ([AS1] of
+//!       `grown.rs`).
 //! [AR2] Blocks follow the one before them in the same 2 MiB of the file if the place there is free. Otherwise they begin in the first hole
 //!       with half of what is asked for, or else with a quarter, and so on, and take as much of it as they need: to ask for all of it first
 //!       would leave short holes behind for good. Who gets none takes a block alone.
@@ -23,6 +25,11 @@ pub(super) struct Rows<'v> {
 impl<'v> Rows<'v> {
     pub(super) fn new(volume: &'v Volume) -> Self {
         Self { volume, left: None }
+    }
+
+    /// Begins with places in a row that were taken for these blocks.
+    pub(super) fn of(volume: &'v Volume, at: DataAddress, blocks: Range<u64>) -> Self {
+        Self { volume, left: Some((at, blocks)) }
     }
 
     /// The place of the first of these whole blocks in its home; the others are asked for next. The caller's transaction takes it over.

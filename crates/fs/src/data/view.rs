@@ -1,6 +1,6 @@
 //! The state of a file that the data paths use, and their block lookup.
 
-use tandemfs_format::inode::state;
+use tandemfs_format::inode::{flags, state};
 use tandemfs_format::mapping::RecordBytes;
 
 use crate::error::{Error, Result};
@@ -21,6 +21,8 @@ pub(crate) struct FileView {
     pub(crate) tail_stale: bool,
     /// Where its new extents go, while there is room.
     pub(crate) zone: Zone,
+    /// It has the hint *aligned* (`hint.rs`).
+    pub(crate) is_aligned: bool,
 }
 
 impl FileSystem {
@@ -31,7 +33,8 @@ impl FileSystem {
             return Err(Error::Stale(file.number));
         }
         let tail_stale = state.inode.state & state::TAIL_STALE != 0;
-        Ok(FileView { owner: state.owner(file.number), size: state.inode.size, tail_stale, zone: self.zone_of(&state.inode) })
+        let (zone, is_aligned) = (self.zone_of(&state.inode), state.inode.flags & flags::ALIGNED != 0);
+        Ok(FileView { owner: state.owner(file.number), size: state.inode.size, tail_stale, zone, is_aligned })
     }
 
     /// Calls `look` with the root of a file's mapping, under the inode's lock: mapping pages on the way down cannot be freed by changes to

@@ -114,6 +114,7 @@ impl FileSystem {
             }
         }
         add(&self.volume.live.work.user_written_bytes, done as u64);
+        self.note_growth(&file, end - done as u64..end);
         Ok((done, end))
     }
 
@@ -127,7 +128,13 @@ impl FileSystem {
         rows: &RefCell<Rows<'_>>,
     ) -> Result<u64> {
         let volume = &self.volume;
-        let (offset, view, range) = self.lock_range(file, offset, data.len() as u64, options.append)?;
+        let lock = || self.lock_range(file, offset, data.len() as u64, options.append);
+        let (mut offset, mut view, mut range) = lock()?;
+        if view.is_aligned {
+            drop(range);
+            self.take_aligned(file, &view, &(offset..offset.saturating_add((data.len() + later.len()) as u64)))?;
+            (offset, view, range) = lock()?;
+        }
         let (end, policy) = (offset + data.len() as u64, self.write_policy());
         let (file_end, compares) = (view.size.max(end), options.compare && policy.compares_pages());
         let compared = data.private().filter(|_| compares);

@@ -5,6 +5,9 @@
 //! look-up that they come from, and whoever wants their blocks exclusively recalls them first. A file without leases pays for that with
 //! one comparison under a lock that it takes anyway. So are the pins of mappings ([FM2] of `data/mapped.rs`), which nobody can recall: while
 //! one is there, its blocks are had exclusively by who maps and unmaps alone.
+//!
+//! Who copies blocks without keeping others out *watches* their range ([AE3] of `data/align.rs`): all changes of blocks and of their space
+//! take the range exclusively, and that is noted in the watch.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,12 +28,17 @@ enum Kind {
     Granting,
     /// Keeps out only threads that grant leases, while a change waits for those that it recalled ([LY3]).
     Recalling,
+    /// Keeps nobody out.
+    Watching,
+    /// `Watching` before somebody held some of the range exclusively.
+    Changed,
 }
 
 impl Kind {
     /// Whether two overlapping ranges cannot be held at once.
     fn conflicts(self, other: Self) -> bool {
         match (self, other) {
+            (Self::Watching | Self::Changed, _) | (_, Self::Watching | Self::Changed) => false,
             (Self::Recalling, other) | (other, Self::Recalling) => other == Self::Granting,
             (one, other) => one == Self::Exclusive || other == Self::Exclusive,
         }
@@ -117,6 +125,27 @@ impl RangeGuard<'_> {
         state.next_id += 1;
         state.pins.push(Pin { first, last, writable, id });
         id
+    }
+
+    /// Makes a watch an exclusive range. `None` if somebody held some of it exclusively since then, or there is a lease or a pin on it.
+    pub(crate) fn exclusive_if_unchanged(self) -> Option<Self> {
+        let lock = self.lock;
+        let mut state = lock.state.lock();
+        loop {
+            let own = state.held.iter().position(|held| held.id == self.id)?;
+            let Held { first, last, kind, .. } = state.held[own];
+            if kind != Kind::Watching && !on(Mutant::WatchIgnored) || state.is_leased(first, last) || state.is_pinned(first, last) {
+                drop(state);
+                return None;
+            }
+            if !state.is_busy(first, last, Kind::Exclusive) {
+                note_change(&mut state.held, first, last);
+                state.held[own].kind = Kind::Exclusive;
+                drop(state);
+                return Some(self);
+            }
+            lock.wait(&mut state);
+        }
     }
 
     /// Registers a lease on blocks of this range, then releases the range ([LY2]).
@@ -229,6 +258,15 @@ impl RangeLock {
         None
     }
 
+    /// Waits until no exclusive holder overlaps `first..=last`, then watches it. For threads that may wait.
+    pub(crate) fn watch(&self, first: u64, last: u64) -> RangeGuard<'_> {
+        let mut state = self.state.lock();
+        while state.is_busy(first, last, Kind::Shared) {
+            self.wait(&mut state);
+        }
+        self.hold(&mut state, first, last, Kind::Watching)
+    }
+
     /// Locks `first..=last` if nobody holds any of it at this instant, and no lease and no pin is on it.
     pub(crate) fn try_exclusive(&self, first: u64, last: u64) -> Option<RangeGuard<'_>> {
         let mut state = self.state.lock();
@@ -293,8 +331,18 @@ impl RangeLock {
     fn hold(&self, state: &mut State, first: u64, last: u64, kind: Kind) -> RangeGuard<'_> {
         let id = state.next_id;
         state.next_id += 1;
+        if kind == Kind::Exclusive && !state.held.is_empty() {
+            note_change(&mut state.held, first, last);
+        }
         state.held.push(Held { first, last, kind, id });
         RangeGuard { lock: self, id }
+    }
+}
+
+/// Tells those who watch some of a range that somebody holds it exclusively.
+fn note_change(held: &mut [Held], first: u64, last: u64) {
+    for held in held.iter_mut().filter(|held| held.kind == Kind::Watching && held.first <= last && first <= held.last) {
+        held.kind = Kind::Changed;
     }
 }
 
@@ -321,6 +369,22 @@ mod tests {
         assert!(beside.is_some() && lock.try_exclusive(9, 9).is_none());
         drop((held, beside));
         assert!(lock.try_exclusive(0, u64::MAX).is_some() && lock.is_idle());
+    }
+
+    #[test]
+    fn a_watch_keeps_nobody_out_and_knows_who_came() {
+        let lock = RangeLock::default();
+        let watch = lock.watch(3, 5);
+        drop((lock.try_exclusive(6, 9).expect("free"), lock.try_exclusive(0, 2).expect("free"), lock.shared(3, 5).expect("free")));
+        let held = watch.exclusive_if_unchanged().expect("nobody came");
+        assert!(lock.try_shared(5, 5).is_none() && lock.try_shared(6, 6).is_some());
+        drop(held);
+        let (one, other) = (lock.watch(3, 5), lock.watch(5, 9));
+        drop(lock.try_exclusive(5, 5).expect("a watch keeps nobody out"));
+        assert!(one.exclusive_if_unchanged().is_none() && other.exclusive_if_unchanged().is_none());
+        let (one, other) = (lock.watch(3, 5), lock.watch(5, 9));
+        assert!(one.exclusive_if_unchanged().is_some() && other.exclusive_if_unchanged().is_none(), "a second watcher came");
+        assert!(lock.is_idle());
     }
 
     #[test]

@@ -13,6 +13,7 @@ use tandemfs_format::attributes::{ATTRIBUTE_NAME_MAX, ATTRIBUTE_VALUE_MAX, Attri
 use tandemfs_format::inode::{Inode, file_type, flags};
 
 use super::access_lists::AccessList;
+use super::aligned_attribute::{ALIGNED_ATTRIBUTE, AlignedAttribute, NOT_ALIGNED};
 use super::attributes_of;
 use super::home_attribute::{HOME_ATTRIBUTE, HomeAttribute};
 use crate::error::{Error, Result};
@@ -97,6 +98,9 @@ impl FileSystem {
         if let Some(which) = HomeAttribute::named(name) {
             return self.home_attribute(number, which);
         }
+        if let Some(which) = AlignedAttribute::named(name) {
+            return self.aligned_attribute(number, which);
+        }
         let (namespace, name) = split(name)?;
         let file = self.inode(number)?;
         self.with_attributes(&file, |state, set| {
@@ -132,10 +136,14 @@ impl FileSystem {
             if let Some(home) = HomeAttribute::listed(&state.inode) {
                 each(HOME_ATTRIBUTE, home.name().len());
             }
+            if let Some(value) = AlignedAttribute::listed(&state.inode) {
+                each(ALIGNED_ATTRIBUTE, value.len());
+            }
             for attribute in &set.list {
                 let name = attribute.full_name();
                 // [HX3]
-                if HomeAttribute::named(&name).is_none() || on(Mutant::OldHomeShown) {
+                let is_flag = HomeAttribute::named(&name).is_some() || AlignedAttribute::named(&name).is_some();
+                if !is_flag || on(Mutant::OldHomeShown) {
                     each(&name, attribute.value.length());
                 }
             }
@@ -154,6 +162,9 @@ impl FileSystem {
         self.volume.health.check_writable()?;
         if let Some(which) = HomeAttribute::named(name) {
             return self.set_home_attribute(number, which, value, set.mode);
+        }
+        if let Some(which) = AlignedAttribute::named(name) {
+            return self.set_aligned_attribute(number, which, value, set.mode);
         }
         let (namespace, name) = split(name)?;
         if value.len() > ATTRIBUTE_VALUE_MAX {
@@ -204,6 +215,9 @@ impl FileSystem {
         self.volume.health.check_writable()?;
         if let Some(which) = HomeAttribute::named(name) {
             return self.set_home_attribute(number, which, Home::Auto.name().as_bytes(), SetAttributeMode::Replace);
+        }
+        if let Some(which) = AlignedAttribute::named(name) {
+            return self.set_aligned_attribute(number, which, NOT_ALIGNED, SetAttributeMode::Replace);
         }
         let (namespace, name) = split(name)?;
         self.with_room(|| {
@@ -266,7 +280,7 @@ impl FileSystem {
         }
         let (number, parent) = parent;
         if matches!(inode.file_type(), file_type::REGULAR | file_type::DIRECTORY) && !on(Mutant::HomeNotInherited) {
-            inode.flags = parent.inode.flags & (flags::HOME_MEMORY | flags::HOME_BLOCK);
+            inode.flags = parent.inode.flags & flags::INHERITED;
         }
         self.load_attributes(number, parent)?;
         let Some(default) = parent.attributes.as_ref().and_then(|set| set.find(Namespace::DefaultAcl, b"")) else {

@@ -4,6 +4,7 @@
 mod extended_attributes;
 
 mod access_lists;
+mod aligned_attribute;
 mod attributes;
 mod create;
 mod home_attribute;
@@ -13,6 +14,7 @@ mod remove;
 mod rename;
 
 pub use access_lists::AccessList;
+pub use aligned_attribute::{ALIGNED_ATTRIBUTE, ALIGNED_LEFT_ATTRIBUTE};
 pub use home_attribute::{HOME_ATTRIBUTE, HOME_LEFT_ATTRIBUTE};
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Which files move to their homes next (`data/moves.rs`).
+//! Which files are aligned and move to their homes next (`data/moves.rs`).
 
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -14,13 +14,33 @@ const RETRY_FIRST: Duration = Duration::from_secs(5);
 /// ... up to this.
 const RETRY_LAST: Duration = Duration::from_secs(600);
 
+/// What is done with a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MoveStep {
+    /// What has the hint *aligned* is rewritten, then all moves home.
+    Align,
+    /// What lies elsewhere moves home.
+    Home,
+    /// The one piece that begins with the block is rewritten.
+    Once,
+}
+
 /// A file, and the block to go on with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MovedFile {
     pub(crate) number: InodeNumber,
     pub(crate) block: u64,
+    /// What is done with it from that block on.
+    pub(crate) step: MoveStep,
     /// Blocks before that one could not move.
     pub(crate) is_left: bool,
+}
+
+impl MovedFile {
+    /// All of a file, from its start.
+    pub(crate) fn all_of(number: InodeNumber) -> Self {
+        Self { number, block: 0, step: MoveStep::Align, is_left: false }
+    }
 }
 
 /// Files to move, and when the background thread works.
@@ -57,15 +77,23 @@ impl Moves {
         }
     }
 
-    /// A file got another home.
+    /// A file got another home, or the hint *aligned*.
     pub(crate) fn add(&mut self, number: InodeNumber) {
-        self.files.retain(|file| file.number != number); // from its start
+        self.files.retain(|file| file.number != number || file.step == MoveStep::Once); // from its start
         self.waiting.remove(&number.get());
         self.retry_after = RETRY_FIRST;
         if self.files.len() < FILES_MAX {
-            self.files.push_back(MovedFile { number, block: 0, is_left: false });
+            self.files.push_back(MovedFile::all_of(number));
         } else {
             self.search = Some(1);
+        }
+    }
+
+    /// A piece of a file is to be aligned once, if there is time for it.
+    pub(crate) fn add_piece(&mut self, number: InodeNumber, block: u64) {
+        let piece = MovedFile { number, block, step: MoveStep::Once, is_left: false };
+        if self.files.len() < FILES_MAX && !self.files.contains(&piece) {
+            self.files.push_back(piece);
         }
     }
 
@@ -115,7 +143,7 @@ impl Moves {
             self.search = Some(1);
         }
         self.waiting_overflowed = false;
-        let again = waiting.into_iter().take(room).map(|number| MovedFile { number: InodeNumber::new(number), block: 0, is_left: false });
+        let again = waiting.into_iter().take(room).map(|number| MovedFile::all_of(InodeNumber::new(number)));
         self.files.extend(again);
     }
 
