@@ -269,7 +269,7 @@ fn a_large_request_is_split_and_its_parts_are_shown_as_they_come() {
     drop(
         drive
             .transfer_each(Structure::Data, &mut requests, &mut || {}, &mut |index, at, bytes| {
-                assert!(index == 0 && bytes == &data[at..at + bytes.len()], "part at {at}");
+                assert!(index == 0 && bytes == data[at..at + bytes.len()], "part at {at}");
                 seen.push((at, bytes.len()));
                 times.push(start.elapsed());
             })

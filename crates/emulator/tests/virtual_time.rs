@@ -62,7 +62,7 @@ fn batches(device: &dyn Device, is_read: bool, size: usize, depth: usize) -> u64
                 if is_read {
                     BlockRequest::Read { sector, buffer: buffer.into() }
                 } else {
-                    BlockRequest::Write { sector, buffer: buffer.into() }
+                    BlockRequest::Write { sector, buffer: buffer.as_slice().into() }
                 }
             })
             .collect();

@@ -23,7 +23,7 @@ use super::log_plan::Part;
 use super::plan::{Planner, split};
 use super::policy::WritePolicy;
 use super::rows::Rows;
-use super::target::{Action, Target};
+use super::target::{Action, Target, Targets};
 use super::transfer::transfer;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
@@ -109,7 +109,8 @@ impl FileSystem {
         let (volume, end) = (&self.volume, offset + data.len() as u64);
         let (view, policy) = (self.view(file)?, WritePolicy::by_logs(&self.options, volume.geometry.block_bytes()));
         let mut tx = Tx::new(volume);
-        let mut targets = self.mapped(file, &view, |root| split(volume, &view, root, (offset, data.into()), &[]))?;
+        let mut targets = Targets::new();
+        self.mapped(file, &view, |root| split(volume, &view, root, (offset, data.into()), &[], &mut targets))?;
         let copies = targets.iter().map(copies_of).collect::<Result<SmallVec<[_; 2]>>>()?;
         Planner::new(volume, &view, &policy, offset..end, view.size).plan_all(&mut tx, &mut targets)?;
         if !targets.iter().all(|target| matches!(target.action, Action::Logs { .. })) {
