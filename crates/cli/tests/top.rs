@@ -6,6 +6,7 @@ use std::fs;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -153,7 +154,10 @@ impl Terminal {
         grantpt(&master).and_then(|()| unlockpt(&master)).expect("unlocked");
         let path = ptsname(&master, Vec::new()).expect("a name").into_string().expect("UTF-8");
         tcsetwinsize(&master, Winsize { ws_row: 24, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 }).expect("a size");
-        let side = || Stdio::from(OwnedFd::from(File::options().read(true).write(true).open(&path).expect("opened")));
+        // Not the terminal of this process, which may lead a session.
+        let mut options = File::options();
+        options.read(true).write(true).custom_flags(libc::O_NOCTTY);
+        let side = || Stdio::from(OwnedFd::from(options.open(&path).expect("opened")));
         let master = File::from(master);
         let before = modes(&master);
         let mut command = Command::new(env!("CARGO_BIN_EXE_tandemfs"));

@@ -146,6 +146,7 @@ mod tests {
     use std::fs::File;
     use std::io::Read;
     use std::os::fd::OwnedFd;
+    use std::os::unix::fs::OpenOptionsExt;
     use std::process::{Command, Stdio};
 
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -171,7 +172,10 @@ mod tests {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a terminal");
         grantpt(&master).and_then(|()| unlockpt(&master)).expect("unlocked");
         let path = ptsname(&master, Vec::new()).expect("a name").into_string().expect("UTF-8");
-        let side = || Stdio::from(OwnedFd::from(File::options().read(true).write(true).open(&path).expect("opened")));
+        // Not the terminal of this process, which may lead a session.
+        let mut options = File::options();
+        options.read(true).write(true).custom_flags(libc::O_NOCTTY);
+        let side = || Stdio::from(OwnedFd::from(options.open(&path).expect("opened")));
         let mut master = File::from(master);
         let before = tcgetattr(&master).expect("a terminal").local_modes;
         let mut command = Command::new(env::current_exe().expect("this program"));
