@@ -16,6 +16,8 @@
 //!       leaves lines of 64 B, each with its old or a newer content.
 //! [FM6] A mapping holds its file like an open one: an unlinked file lives as long. An unmount is refused while there are mappings, and none is
 //!       made afterwards.
+//! [FM7] Who maps 2 MiB or more gets the hint *aligned* for the file (`hint.rs`): what could not be mapped by huge pages is rewritten once it
+//!       is not mapped any more.
 
 use std::fmt;
 use std::ops::{ControlFlow, Range};
@@ -24,7 +26,7 @@ use std::sync::Arc;
 use tandemfs_device::{Fenced, Flushed, MappedMemory, MemoryRange, Structure};
 use tandemfs_format::inode::FILE_BYTES_MAX;
 use tandemfs_format::mapping::BlockChecksum;
-use tandemfs_format::{DataAddress, InodeNumber, LINE_BYTES, LineAddress, PAGE_BYTES, SECTOR_BYTES};
+use tandemfs_format::{DataAddress, InodeNumber, LINE_BYTES, LineAddress, PAGE_BYTES, SECTOR_BYTES, UNIT_BYTES};
 
 use super::FileView;
 use super::commit::changed;
@@ -261,6 +263,9 @@ impl FileSystem {
             self.map_once(&file, offset..end, writable).inspect_err(|_| self.unchecked.lock().add(number)) // what it has opened
         })?;
         pin.id = Some(id);
+        if length >= UNIT_BYTES {
+            self.note_mapped(number)?; // [FM7]
+        }
         Ok(FileMapping { memory, length, extents, pin })
     }
 
