@@ -222,24 +222,26 @@ impl FileSystem {
         let Some((at, _)) = volume.take_row(view.zone, count..=count, false) else { return Ok(Some(Aligned::NoExtent)) };
         let mut tx = Tx::new(volume);
         let mut mismatches = 0;
-        let copied = self.plan_piece(&mut tx, file, &view, &blocks, at).and_then(|(jobs, others)| {
+        let copied = self.plan_piece(&mut tx, file, &view, &blocks, at).and_then(|(jobs, others, moved_blocks)| {
             let copied = self.store_unlocked(&mut tx, jobs, &mut mismatches)?;
-            Ok((copied, others))
+            Ok((copied, others, moved_blocks))
         });
         let Some(_range) = lock(guard) else {
             volume.errors.data_not_damaged(mismatches); // [AE3]
             return Ok(None);
         };
-        let (copied, others) = copied?;
+        let (copied, others, moved_blocks) = copied?;
         if self.view(file)?.owner != view.owner {
             return Err(Error::Stale(file.number));
         }
         self.commit_copied(tx, file, copied, others)?;
         add(&volume.live.work.aligned_bytes, UNIT_BYTES);
+        add(&volume.live.work.home_moved_bytes, moved_blocks * u64::from(volume.geometry.block_bytes()));
         Ok(Some(Aligned::Done))
     }
 
-    /// The blocks of a piece with their places in the new extent: those whose bytes are copied, and those that are unwritten there.
+    /// The blocks of a piece with their places in the new extent: those whose bytes are copied, and those that are unwritten there. And how
+    /// many of them come to their file's home by it.
     fn plan_piece<'v, 'f>(
         &'v self,
         tx: &mut Tx<'v>,
@@ -247,13 +249,14 @@ impl FileSystem {
         view: &FileView,
         blocks: &Range<u64>,
         at: DataAddress,
-    ) -> Result<(Vec<Job<'v, 'f>>, Vec<Target<'static>>)> {
-        let volume = &self.volume;
+    ) -> Result<(Vec<Job<'v, 'f>>, Vec<Target<'static>>, u64)> {
+        let (volume, home) = (&self.volume, self.home(file.number)?);
         let each = volume.geometry.block_sectors_each();
         let mut rows = Rows::of(volume, at, blocks.clone());
-        let (mut jobs, mut others) = (Vec::new(), Vec::new());
+        let (mut jobs, mut others, mut moved_blocks) = (Vec::new(), Vec::new(), 0);
         for block in blocks.clone() {
             let old = self.block_of(file, view, block)?;
+            moved_blocks += u64::from(is_elsewhere(home, &old.base));
             let Some(place) = rows.next(view.zone, block..blocks.end, || None) else { unreachable!("the row is as long as the piece") };
             if old.has_logs() || matches!(old.base, Base::Written(_) | Base::Lost(_)) {
                 tx.took(space::data(place, each));
@@ -264,6 +267,6 @@ impl FileSystem {
             let action = Action::Logs { merges: 0, slots: old.logs, stores: SmallVec::new(), base };
             others.push(Target::changed(block, old, action));
         }
-        Ok((jobs, others))
+        Ok((jobs, others, moved_blocks))
     }
 }
