@@ -6,6 +6,7 @@ mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use support::bugs::{alone, run};
 use tandemfs_crash::{Event, MemoryDevice, Random, Setting, Tree, check_device, each_state, fill, mount, rounds_or, works};
@@ -20,6 +21,10 @@ const MIB: u64 = 1 << 20;
 const GROUPS: u64 = 1150;
 /// Groups that are made during a compaction: fewer than the units that stay have room for.
 const NEW_GROUPS: u64 = 200;
+/// Of the first so many groups a thread keeps one in three.
+const KEPT_UP_TO: u64 = 300;
+/// Passes beside threads free something within this time.
+const PASSES_WITHIN: Duration = Duration::from_secs(60);
 /// States of a recording that are looked at.
 const STATES: u64 = 30;
 
@@ -257,7 +262,8 @@ fn beside_threads(setting: &Setting) -> Result<(), String> {
                     while !is_over.load(Relaxed) || made < 20 {
                         let group = thread * 1_000_000 + made;
                         make_group(fs, group)?;
-                        if made % 3 > 0 {
+                        // However long the passes take, what stays fits.
+                        if made % 3 > 0 || made >= KEPT_UP_TO {
                             remove_group(fs, group)?;
                         }
                         made += 1;
@@ -266,15 +272,12 @@ fn beside_threads(setting: &Setting) -> Result<(), String> {
                 })
             })
             .collect();
-        // A pass that an operation ended is tried again, as somebody would by hand.
-        let mut freed = 0;
-        let mut tries = 0;
+        // A pass that an operation ended is tried again, as somebody would by hand. How many it takes is the scheduler's choice.
+        let start = Instant::now();
         let run = loop {
-            let run = compact(&fs);
-            freed += run.as_ref().map_or(0, |run| run.freed_bytes);
-            tries += 1;
-            if run.is_err() || freed > 0 || tries == 10 {
-                break run.map(|_| freed);
+            match compact(&fs) {
+                Ok(run) if run.freed_bytes == 0 && start.elapsed() < PASSES_WITHIN => std::thread::yield_now(),
+                run => break run.map(|run| run.freed_bytes),
             }
         };
         is_over.store(true, Relaxed);
