@@ -63,14 +63,8 @@ impl FileSystem {
         let most = (end * block_bytes - offset).min(PIECE_BYTES - offset % PIECE_BYTES);
         let piece = data.slice(0..data.len().min(most as usize));
         // The log and the pages get the same bytes, whatever others do to shared ones meanwhile.
-        let copy;
-        let bytes = match piece.private() {
-            Some(bytes) => bytes,
-            None => {
-                copy = piece.to_vec();
-                &copy
-            }
-        };
+        let mut copy = Vec::new();
+        let bytes = piece.stable(&mut copy);
         self.write_to_pinned(file, offset, bytes, options).map(|was| if was { bytes.len() } else { 0 })
     }
 
