@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
-use support::{Mount, Place, fails, pattern, run, succeeds};
+use support::{Mount, Place, fails, pattern, succeeds};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -124,32 +124,13 @@ fn copies_are_aligned() {
     fs::write(source.path("d/without"), pattern(3, 3 * MIB)).expect("written");
     succeeds(&["aligned", "set", "no", text(&source.path("d/without"))]);
     let mut inodes = Vec::new();
-    let mut copied = |by: &str, mut command: Command| {
-        let output = run(&mut command);
-        assert!(output.status.success(), "{by}: {}", String::from_utf8_lossy(&output.stderr));
+    support::copy_with_attributes(&source, &target, |by| {
         let copy = |name: &str| target.path(by).join("d").join(name);
         assert!(shown(&copy("")).0 && shown(&copy("inherits")).0, "{by}");
         support::eventually("the copy is aligned", || left(&copy("inherits")) == 0);
         assert!(fs::read(copy("inherits")).expect("read") == content, "{by}");
         inodes.push((by.to_owned(), fs::metadata(copy("inherits")).expect("there").ino()));
-    };
-    fs::create_dir(target.path("cp")).expect("made");
-    let mut cp = Command::new("cp");
-    cp.arg("-a").arg(source.path("d")).arg(target.path("cp"));
-    copied("cp", cp);
-    fs::create_dir(target.path("tar")).expect("made");
-    let mut tar = Command::new("bash");
-    let script = "set -e -o pipefail; tar -C \"$1\" --xattrs -c d | tar -C \"$2\" --xattrs --xattrs-include='user.*' -x";
-    tar.args(["-c", script, "bash"]).arg(source.root()).arg(target.path("tar"));
-    copied("tar", tar);
-    if Command::new("rsync").arg("--version").output().is_ok_and(|output| output.status.success()) {
-        fs::create_dir(target.path("rsync")).expect("made");
-        let mut rsync = Command::new("rsync");
-        rsync.arg("-aX").arg(source.path("d")).arg(target.path("rsync"));
-        copied("rsync", rsync);
-    } else {
-        println!("not tried: there is no rsync here");
-    }
+    });
     source.unmount();
     target.unmount();
     from.check();

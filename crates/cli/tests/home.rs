@@ -75,31 +75,12 @@ fn copies_carry_the_home() {
     fs::write(source.path("d/inherits"), pattern(2, 300_000)).expect("written");
     fs::write(source.path("d/stays"), pattern(3, 300_000)).expect("written");
     succeeds(&["home", "set", "block", text(&source.path("d/stays"))]);
-    let copied = |by: &str, mut command: Command| {
-        let output = run(&mut command);
-        assert!(output.status.success(), "{by}: {}", String::from_utf8_lossy(&output.stderr));
+    support::copy_with_attributes(&source, &target, |by| {
         for (name, expected) in [("", "memory"), ("inherits", "memory"), ("stays", "block")] {
             assert_eq!(home(&target.path(by).join("d").join(name)), expected, "{by}, {name}");
         }
         assert!(fs::read(target.path(by).join("d/inherits")).expect("read") == pattern(2, 300_000), "{by}");
-    };
-    fs::create_dir(target.path("cp")).expect("made");
-    let mut cp = Command::new("cp");
-    cp.arg("-a").arg(source.path("d")).arg(target.path("cp"));
-    copied("cp", cp);
-    fs::create_dir(target.path("tar")).expect("made");
-    let mut tar = Command::new("bash");
-    let script = "set -e -o pipefail; tar -C \"$1\" --xattrs -c d | tar -C \"$2\" --xattrs --xattrs-include='user.*' -x";
-    tar.args(["-c", script, "bash"]).arg(source.root()).arg(target.path("tar"));
-    copied("tar", tar);
-    if Command::new("rsync").arg("--version").output().is_ok_and(|output| output.status.success()) {
-        fs::create_dir(target.path("rsync")).expect("made");
-        let mut rsync = Command::new("rsync");
-        rsync.arg("-aX").arg(source.path("d")).arg(target.path("rsync"));
-        copied("rsync", rsync);
-    } else {
-        println!("not tried: there is no rsync here");
-    }
+    });
     // What came before its home moves as well.
     support::eventually("the copies move", || left(&target.path("cp/d/inherits")) == 0 && left(&target.path("tar/d/inherits")) == 0);
     source.unmount();

@@ -329,6 +329,25 @@ pub fn eventually(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
+/// Copies the directory `d` of a mount to directories of another one that are named by the program, each of which carries extended attributes:
+/// `cp`, `tar`, and `rsync` where it is installed. `copied` is told after each.
+pub fn copy_with_attributes(source: &Mount, target: &Mount, mut copied: impl FnMut(&str)) {
+    let mut copy = |by: &str, command: &mut Command| {
+        std::fs::create_dir(target.path(by)).expect("made");
+        let output = run(command);
+        assert!(output.status.success(), "{by}: {}", String::from_utf8_lossy(&output.stderr));
+        copied(by);
+    };
+    copy("cp", Command::new("cp").arg("-a").arg(source.path("d")).arg(target.path("cp")));
+    let script = "set -e -o pipefail; tar -C \"$1\" --xattrs -c d | tar -C \"$2\" --xattrs --xattrs-include='user.*' -x";
+    copy("tar", Command::new("bash").args(["-c", script, "bash"]).arg(source.root()).arg(target.path("tar")));
+    if Command::new("rsync").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        copy("rsync", Command::new("rsync").arg("-aX").arg(source.path("d")).arg(target.path("rsync")));
+    } else {
+        println!("not tried: there is no rsync here");
+    }
+}
+
 /// Bytes that repeat in no power of two.
 pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
     (0..length as u64).map(|position| ((position + seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
