@@ -110,7 +110,7 @@ pub fn order(text: &str) -> Option<usize> {
 /// Runs the process until the other end of its standard input is closed.
 pub fn serve(cpu: usize) -> Result<()> {
     keep_on(cpu);
-    let _best_effort = rustix::process::nice(NICENESS);
+    let _best_effort = rustix::process::setpriority_process(None, NICENESS);
     let ended = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&ended);
     spawn(move || {

@@ -9,9 +9,10 @@
 //!       tried again by the next mount only.
 //! [MV3] A step moves one piece (`move_pieces.rs`) and holds no lock afterwards: an unmount ends the thread after a step. The home is looked
 //!       up anew under the range of each piece or block, so a home that was set meanwhile counts.
-//! [MV4] The background thread moves for a share of the time, smaller while others commit, and stops for whoever asks it for something else.
-//!       It rewrites for the smaller share always: loads of who has mapped a file are not seen, and must not get slower.
-//!       It takes no measure to get room itself: compaction behind does, if something waits for it ([CZ8] of `compaction/`).
+//! [MV4] The background thread moves for a share of the time, smaller while others commit, and stops for whoever asks it for something else,
+//!       but not before one step: a writer that never rests asks for checkpoints all the time. It rewrites for the smaller share always:
+//!       loads of who has mapped a file are not seen, and must not get slower. It takes no measure to get room itself: compaction behind
+//!       does, if something waits for it ([CZ8] of `compaction/`).
 
 use std::time::{Duration, Instant};
 
@@ -115,7 +116,7 @@ impl FileSystem {
             return Ok(());
         }
         let start = Instant::now();
-        let mut result = Ok(true);
+        let mut result = self.move_step();
         while matches!(result, Ok(true)) && start.elapsed() < share && !self.is_asked() && !self.write_back.stop.load(Relaxed) {
             result = self.move_step();
         }
@@ -242,5 +243,43 @@ impl FileSystem {
             }
             Err(error) => Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tandemfs_crash::MemoryDevice;
+    use tandemfs_device::{Drive, PersistenceDomain};
+
+    use super::*;
+    use crate::{FormatOptions, MountOptions, NewInode, WriteOptions, make_file_system};
+
+    /// [MV4]: nothing was rewritten while a writer that never rests had the background thread asked for checkpoints.
+    #[test]
+    fn regression_rewriting_starved_beside_constant_writes() {
+        let drive = Drive::new(Arc::new(MemoryDevice::new(64 << 20, 64 << 20, PersistenceDomain::Gpf)));
+        make_file_system(&drive, &FormatOptions::default()).expect("mkfs");
+        let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
+        let new = NewInode { mode: file_type::REGULAR | 0o600, uid: 0, gid: 0, rdev: 0, target: b"" };
+        let file = fs.create(InodeNumber::ROOT, b"file", &new).expect("made").inode;
+        let data = vec![7; 64 << 10];
+        // From the end to the beginning, so that no piece of 2 MiB lies in one extent.
+        for block in (0..128_u64).rev() {
+            fs.write(file, block * data.len() as u64, &data, WriteOptions::default()).expect("written");
+        }
+        fs.set_aligned(file, true).expect("queued");
+        let elsewhere = fs.bytes_not_aligned(file).expect("known");
+        assert!(elsewhere > 2 * UNIT_BYTES, "{elsewhere}");
+        for _ in 0..1000 {
+            fs.volume.journal.notifier.requests.lock().checkpoint = true;
+            fs.moves.lock().worked_at = None; // another second
+            fs.move_homes_behind().expect("works");
+            if fs.bytes_not_aligned(file).expect("known") == 0 {
+                return;
+            }
+        }
+        panic!("{} of {elsewhere} bytes are left", fs.bytes_not_aligned(file).expect("known"));
     }
 }
