@@ -95,6 +95,16 @@ pub enum Mutant {
     MappedHomeFirst,
     /// [MW2] of `data/mapped_write.rs`: the data logs go, and their bytes were not copied to the mapped pages.
     MappedHomeForgotten,
+    /// [MC1] of `data/mapped_change.rs`: mapped blocks behind a new end become unwritten before the end moves.
+    MappedEndLater,
+    /// [MC3] of `data/mapped_change.rs`: the inode does not say that mapped pages may hold anything behind the end.
+    MappedEndUnmarked,
+    /// [MC3], [MC4] of `data/mapped_change.rs`: mapped pages that come inside a file again are not zeroed.
+    RegrownNotZeroed,
+    /// [MC5] of `data/mapped_change.rs`: mapped blocks that are punched stay unwritten.
+    PunchedStaysUnwritten,
+    /// [OG4] of `data/open_pages.rs`: pages are closed with what was stored behind the end.
+    ClosedBehindEnd,
     /// [FM2] of `data/mapped.rs`: mapped blocks are rewritten, moved and freed like others.
     PinsIgnored,
     /// [BR4] of `index/runs.rs`: a block of a run gets a record of its own, and the run keeps the block too.

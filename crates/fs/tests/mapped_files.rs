@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tandemfs_crash::{MemoryDevice, check_device, fill};
+use tandemfs_crash::{MemoryDevice, Random, check_device, fill};
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_emulator::{DeviceOptions, open_device};
 use tandemfs_format::InodeNumber;
@@ -192,14 +192,9 @@ fn what_is_mapped_stays_in_its_pages() {
         write(&fs, file, 0, &content);
         let mapping = fs.map(file, 65_536, 2 * 65_536, writable).expect("mapped");
         let at = mapping.extents().to_vec();
-        let refusals = [
-            ("punch", fs.allocate(file, 100_000, 10, AllocateMode::Punch)),
-            ("zero", fs.allocate(file, 0, 100_000, AllocateMode::Zero { keep_size: true })),
-            ("collapse", fs.allocate(file, 0, 65_536, AllocateMode::Collapse)),
-            ("truncate", fs.set_attributes(file, &size(100_000)).map(drop)),
-        ];
-        for (what, result) in refusals {
-            assert!(matches!(result, Err(Error::Mapped)), "{what}: {result:?}");
+        for mode in [AllocateMode::Collapse, AllocateMode::Insert] {
+            let result = fs.allocate(file, 0, 65_536, mode);
+            assert!(matches!(result, Err(Error::Mapped)), "{mode:?}: {result:?}");
         }
         assert!(matches!(fs.unmount(), Err(Error::MappingsHeld { count: 1 })));
         let places =
@@ -400,4 +395,121 @@ fn a_file_of_a_real_device_is_mapped_into_the_process() {
     mapping.unmap().expect("unmapped");
     assert!(read(&fs, file, 0, content.len()) == content);
     fs.unmount().expect("unmounts");
+}
+
+/// What a program sees of a file through a mapping that begins at `offset`, as far as the file reaches.
+fn is_seen(mapping: &FileMapping<'_>, offset: usize, content: &[u8], what: &str) {
+    let end = content.len().min(offset + mapping.length() as usize);
+    if offset < end {
+        assert!(load(mapping, 0, end - offset) == content[offset..end], "{what}");
+    }
+}
+
+/// Truncation, growth, punching, zeroing, allocation, writes and appends, in random order, of files that are mapped in parts.
+#[test]
+fn changes_of_mapped_files_are_those_of_others() {
+    for (block_bytes, zone, kind) in [
+        (4 << 10, 16 * MIB, ChecksumKind::Crc32c),
+        (16 << 10, 0, ChecksumKind::Crc32c),
+        (16 << 10, 0, ChecksumKind::None),
+        (64 << 10, 16 * MIB, ChecksumKind::Crc32c),
+    ] {
+        let device = device(zone, block_bytes, kind);
+        let fs = mounted(&device);
+        let file = create(&fs, b"file");
+        let block = block_bytes as usize;
+        let mut random = Random::new(u64::from(block_bytes));
+        for round in 0..6 {
+            let mut content = fill(round, 6 * block + 1234);
+            fs.set_attributes(file, &size(0)).expect("emptied");
+            write(&fs, file, 0, &content);
+            let stored = fs.map(file, 0, 3 * block as u64, true).expect("mapped");
+            let loaded = fs.map(file, 2 * block as u64, content.len() as u64 - 2 * block as u64, round % 2 == 0).expect("mapped");
+            for step in 0..60 {
+                let at = random.below(8 * block as u64) as usize;
+                let most = [100, 5000, 2 * block as u64][random.below(3) as usize];
+                let length = 1 + random.below(most) as usize;
+                let bytes = fill(random.below(u64::MAX), length);
+                let what = format!("blocks of {block}, {kind:?}, round {round}, step {step}: {length} B at {at} of {}", content.len());
+                match random.below(8) {
+                    0 | 1 => {
+                        fs.set_attributes(file, &size(at as u64)).unwrap_or_else(|error| panic!("size, {what}: {error}"));
+                        content.resize(at, 0);
+                    }
+                    2 => {
+                        assert_eq!(fs.write(file, at as u64, &bytes, WriteOptions::default()).expect(&what), length, "{what}");
+                        content.resize(content.len().max(at + length), 0);
+                        content[at..at + length].copy_from_slice(&bytes);
+                    }
+                    3 if content.len() < 10 * block => {
+                        let appended = fs.append(file, &bytes, WriteOptions::default()).expect(&what);
+                        assert_eq!(appended, (length, (content.len() + length) as u64), "{what}");
+                        content.extend_from_slice(&bytes);
+                    }
+                    4 | 5 => {
+                        let mode = [AllocateMode::Punch, AllocateMode::Zero { keep_size: true }][random.below(2) as usize];
+                        fs.allocate(file, at as u64, length as u64, mode).expect(&what);
+                        let end = content.len().min(at + length);
+                        content[at.min(end)..end].fill(0);
+                    }
+                    6 => {
+                        let keep_size = random.below(2) == 0;
+                        fs.allocate(file, at as u64, length as u64, AllocateMode::Allocate { keep_size }).expect(&what);
+                        content.resize(content.len().max(if keep_size { 0 } else { at + length }), 0);
+                    }
+                    _ => {
+                        // Also behind the end, where it is no part of the file.
+                        let at = at % (3 * block - length.min(3 * block - 1));
+                        let bytes = &bytes[..length.min(3 * block - at)];
+                        stored.store(at as u64, bytes).expect("stored");
+                        let end = content.len().min(at + bytes.len());
+                        if at < end {
+                            content[at..end].copy_from_slice(&bytes[..end - at]);
+                        }
+                    }
+                }
+                assert!(read(&fs, file, 0, 20 * block) == content, "{what}");
+                is_seen(&stored, 0, &content, &what);
+                is_seen(&loaded, 2 * block, &content, &what);
+            }
+            drop(stored);
+            assert!(read(&fs, file, 0, 20 * block) == content, "round {round}: one mapping is gone");
+            drop(loaded);
+            assert!(read(&fs, file, 0, 20 * block) == content, "round {round}: nothing is mapped");
+            let grown = content.len() + block;
+            fs.set_attributes(file, &size(grown as u64)).expect("grown");
+            content.resize(grown, 0);
+            assert!(read(&fs, file, 0, 20 * block) == content, "round {round}: it has grown");
+        }
+        fs.unmount().expect("unmounts");
+        is_checked(&device, 0, "changed");
+    }
+}
+
+/// Pages that a truncation leaves to the file are given back by the next one, and punching needs no room.
+#[test]
+fn mapped_files_are_cut_and_punched_on_a_full_zone() {
+    let device = device(0, 64 << 10, ChecksumKind::Crc32c);
+    let fs = mounted(&device);
+    let file = create(&fs, b"file");
+    write(&fs, file, 0, &fill(1, 4 * MIB as usize));
+    let mapping = fs.map(file, 0, 4 * MIB, true).expect("mapped");
+    let other = create(&fs, b"other");
+    let mut at = 0;
+    while fs.write(other, at, &fill(2, 65_536), WriteOptions::default()).is_ok() {
+        at += 65_536;
+    }
+    fs.allocate(file, 1000, 100_000, AllocateMode::Punch).expect("punched");
+    assert!(load(&mapping, 1000, 100_000).iter().all(|byte| *byte == 0));
+    fs.set_attributes(file, &size(MIB + 5)).expect("cut");
+    fs.set_attributes(file, &size(4 * MIB)).expect("grown over its own pages");
+    assert!(load(&mapping, MIB + 5, 3 * MIB as usize - 5).iter().all(|byte| *byte == 0));
+    fs.set_attributes(file, &size(0)).expect("cut");
+    let taken = fs.attributes(file).expect("known").space_512;
+    assert_eq!(taken, 4 * MIB / 512, "mapped pages stay the file's");
+    drop(mapping);
+    fs.set_attributes(file, &size(0)).expect("cut again");
+    assert_eq!(fs.attributes(file).expect("known").space_512, 0);
+    fs.unmount().expect("unmounts");
+    is_checked(&device, 0, "full");
 }

@@ -18,9 +18,9 @@
 use std::ops::{ControlFlow, Range};
 
 use tandemfs_device::{Fenced, Flushed};
-use tandemfs_format::inode::FILE_BYTES_MAX;
+use tandemfs_format::inode::{FILE_BYTES_MAX, Inode};
 use tandemfs_format::mapping::{LogEntry, PAGE_RECORDS};
-use tandemfs_format::{InodeNumber, SECTOR_BYTES};
+use tandemfs_format::{DataAddress, InodeNumber, LineAddress, SECTOR_BYTES};
 
 use super::FileView;
 use super::commit::{changed, count_space};
@@ -33,10 +33,10 @@ use super::truncate::free_blocks;
 use crate::alloc::Need;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
-use crate::index::block::{Base, BaseChange, Block, space_512_of};
+use crate::index::block::{Base, BaseChange, Block, DataRun, space_512_of};
 use crate::index::tree::{self, Found};
 use crate::inodes::InCoreInode;
-use crate::inodes::range_lock::RangeGuard;
+use crate::inodes::range_lock::{Pin, RangeGuard};
 use crate::space::Zone;
 use crate::statistics::counted;
 use crate::types::AllocateMode;
@@ -44,9 +44,9 @@ use crate::volume::Tx;
 use crate::wait::may_wait;
 
 /// Blocks whose records one transaction changes: at most two lines each, plus the lines on the path to them.
-const STEP_BLOCKS: u64 = 96;
+pub(super) const STEP_BLOCKS: u64 = 96;
 /// Blocks that one transaction frees: a whole page of records is freed through the line that points to it ([X3] of the tree).
-const FREE_STEP_BLOCKS: u64 = 16 * PAGE_RECORDS;
+pub(super) const FREE_STEP_BLOCKS: u64 = 16 * PAGE_RECORDS;
 const SECTOR: u64 = SECTOR_BYTES as u64;
 
 impl FileSystem {
@@ -77,28 +77,40 @@ impl FileSystem {
 
     fn allocate_once(&self, file: &InCoreInode, offset: u64, end: u64, mode: AllocateMode) -> Result<()> {
         let grows = matches!(mode, AllocateMode::Allocate { keep_size: false } | AllocateMode::Zero { keep_size: false });
-        let _range = self.lock_for(file, offset, end, grows)?;
+        let (_range, pins) = self.lock_for(file, offset, end, grows)?;
         if !matches!(mode, AllocateMode::Allocate { .. }) {
             file.duplicates.forget(offset, end);
         }
+        if mode != AllocateMode::Punch {
+            self.must_leave_mapped(file, &pins, offset, end)?;
+        }
         match mode {
-            AllocateMode::Punch => return self.zero(file, offset, end, Zeroed::Freed),
+            AllocateMode::Punch => return self.zero_beside_pins(file, offset, end, Zeroed::Freed, &pins),
             AllocateMode::Collapse | AllocateMode::Insert => unreachable!("they were done above"),
             AllocateMode::Allocate { .. } | AllocateMode::Unshare { .. } => self.reserve(file, offset, end)?,
             AllocateMode::Zero { .. } => {
                 self.reserve(file, offset, end)?; // [AL2]
-                self.zero(file, offset, end, Zeroed::Kept)?;
+                self.zero_beside_pins(file, offset, end, Zeroed::Kept, &pins)?;
             }
         }
         let view = self.view(file)?;
-        if grows && end > view.size {
-            self.grow(file, &view, end, changed)?;
+        if grows && end > view.size { self.grow_beside_pins(file, &view, end, &pins, changed) } else { Ok(()) }
+    }
+
+    /// Refuses to lengthen mapped blocks, which would move them ([MC7] of `mapped_change.rs`): each is the last one of a mapping.
+    fn must_leave_mapped(&self, file: &InCoreInode, pins: &[Pin], offset: u64, end: u64) -> Result<()> {
+        let block_bytes = u64::from(self.volume.geometry.block_bytes());
+        let view = self.view(file)?;
+        for block in pins.iter().map(|pin| pin.last).filter(|block| (offset / block_bytes..end.div_ceil(block_bytes)).contains(block)) {
+            if self.block_of(file, &view, block)?.base.sectors() < self.sectors_of(block, end) {
+                return Err(Error::Mapped);
+            }
         }
         Ok(())
     }
 
-    /// Locks the blocks of a range, and all blocks from the end of the file on if its size may change.
-    fn lock_for<'f>(&self, file: &'f InCoreInode, offset: u64, end: u64, grows: bool) -> Result<RangeGuard<'f>> {
+    /// Locks the blocks of a range, and all blocks from the end of the file on if its size may change. Also returns the pins on them.
+    fn lock_for<'f>(&self, file: &'f InCoreInode, offset: u64, end: u64, grows: bool) -> Result<(RangeGuard<'f>, Vec<Pin>)> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         loop {
             let before = self.view(file)?.size;
@@ -106,7 +118,7 @@ impl FileSystem {
                 true => (offset.min(before) / block_bytes, u64::MAX),
                 false => (offset / block_bytes, (end - 1) / block_bytes),
             };
-            let range = file.ranges.exclusive(first, last)?;
+            let range = file.ranges.exclusive_beside_pins(first, last)?;
             if self.view(file)?.size >= end || self.view(file)?.size == before || !grows {
                 return Ok(range);
             }
@@ -247,7 +259,7 @@ impl FileSystem {
     // ---- taking back ----------------------------------------------------------------------------------------------------------------
 
     /// Makes a range read as zeros, front to back ([AL1]). The caller has locked the range.
-    fn zero(&self, file: &InCoreInode, offset: u64, end: u64, space: Zeroed) -> Result<()> {
+    pub(super) fn zero(&self, file: &InCoreInode, offset: u64, end: u64, space: Zeroed) -> Result<()> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let (first, last) = (offset / block_bytes, end / block_bytes);
         let (from, to) = ((offset % block_bytes) as u32, (end % block_bytes) as u32);
@@ -302,37 +314,51 @@ impl FileSystem {
 
     /// Makes the sectors of whole blocks unwritten ([AL3]).
     fn unwrite_range(&self, file: &InCoreInode, blocks: Range<u64>) -> Result<()> {
-        let volume = &self.volume;
         let mut at = blocks.start;
         while at < blocks.end {
             let step = at..blocks.end.min((at / STEP_BLOCKS + 1) * STEP_BLOCKS);
-            let mut tx = Tx::new(volume);
-            let mut state = file.state.write()?;
-            if state.removed {
-                return Err(Error::Stale(file.number));
-            }
-            let (owner, old_root) = (state.owner(file.number), state.root());
-            let mut new = state.inode.clone();
-            let mut root = old_root;
-            let mut any = false;
-            for block in step.clone() {
-                let old = Block::lookup(volume, owner, old_root, block)?;
-                if !old.has_logs() && old.base.data_bytes() == 0 {
-                    continue;
-                }
-                let (base, no_logs) = (old.base.emptied(), Block::HOLE.logs);
-                count_space(&mut new, old.space_512(volume.log_counting), space_512_of(volume.log_counting, base.sectors(), &no_logs));
-                old.replace(&mut tx, volume, owner, &mut root, block, BaseChange::To(base), &no_logs, Need::Transient)?;
-                any = true;
-            }
-            if any {
-                new.root = root.to_bytes();
-                changed(&mut new);
-                file.commit(tx, &mut state, new, Fenced::nothing_stored(), Flushed::nothing_written())?;
-            }
+            self.unwrite_step(file, step.clone(), changed)?;
             at = step.end;
         }
         Ok(())
+    }
+
+    /// Makes blocks unwritten, of at most one step; one transaction. Returns the pages that those in the memory zone had.
+    pub(super) fn unwrite_step(
+        &self,
+        file: &InCoreInode,
+        blocks: Range<u64>,
+        change: impl FnOnce(&mut Inode),
+    ) -> Result<Vec<(LineAddress, u64)>> {
+        let volume = &self.volume;
+        let mut tx = Tx::new(volume);
+        let mut state = file.state.write()?;
+        if state.removed {
+            return Err(Error::Stale(file.number));
+        }
+        let (owner, old_root) = (state.owner(file.number), state.root());
+        let mut new = state.inode.clone();
+        let mut root = old_root;
+        let (mut any, mut pages) = (false, Vec::new());
+        for block in blocks {
+            let old = Block::lookup(volume, owner, old_root, block)?;
+            if !old.has_logs() && old.base.data_bytes() == 0 {
+                continue;
+            }
+            let (base, no_logs) = (old.base.emptied(), Block::HOLE.logs);
+            count_space(&mut new, old.space_512(volume.log_counting), space_512_of(volume.log_counting, base.sectors(), &no_logs));
+            old.replace(&mut tx, volume, owner, &mut root, block, BaseChange::To(base), &no_logs, Need::Transient)?;
+            if let Base::Unwritten(DataRun { at: DataAddress::Page(page), count, .. }) = base {
+                pages.push((page, count.into()));
+            }
+            any = true;
+        }
+        if any {
+            new.root = root.to_bytes();
+            change(&mut new);
+            file.commit(tx, &mut state, new, Fenced::nothing_stored(), Flushed::nothing_written())?;
+        }
+        Ok(pages)
     }
 
     /// Zeroes a part of a block ([AL4]).
@@ -417,7 +443,7 @@ impl FileSystem {
 
 /// What happens to the space of zeroed bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Zeroed {
+pub(super) enum Zeroed {
     /// It is freed.
     Freed,
     /// The file keeps it.

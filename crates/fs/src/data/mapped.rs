@@ -4,13 +4,13 @@
 //!       maps one behind the other. Data logs over the range become pages first, holes and unwritten space become pages of zeros, aligned
 //!       extents where a whole one is missing (`rows.rs`). So all its bytes are there, and they are the only ones: calls that read find them.
 //! [FM2] A mapping is a *pin* of its blocks in the file's range lock, set before the range is unlocked and until the mapping is gone. Who
-//!       wants such a block exclusively does not get it: write-back, moves, gathering, compaction and rewriting pass it over, and a call that
-//!       would change it is refused with `Mapped`, but for a write, which reaches its pages (`mapped_write.rs`). So its pages stay where they
-//!       are, and the file's, and no data log lies over them.
+//!       wants such a block exclusively does not get it: write-back, moves, gathering, compaction and rewriting pass it over. A write reaches
+//!       its pages (`mapped_write.rs`); truncation, growth, punching and zeroing leave them in place (`mapped_change.rs`); collapsing and
+//!       inserting are refused with `Mapped`. So its pages stay where they are, and the file's, and no data log lies over them.
 //! [FM3] Pages that a writable mapping covers are open before it exists (`open_pages.rs` [OG1]). Pages of zeros are fenced before the record
 //!       that has them (RULES R8), and so are the zeros behind the end of the file in its last page.
-//! [FM4] A mapping ends with the file: bytes behind the end cannot be reached through it. The last block of a file whose end is mapped is
-//!       pinned, so the end stays while the mapping lives.
+//! [FM4] A mapping ends at the latest with the last page of the file. What programs store behind the end, there or where a truncation has left
+//!       mapped pages, is no part of the file, and does not become one ([MC2], [MC3] of `mapped_change.rs`).
 //! [FM5] When a writable mapping goes, the pages that no other one covers are closed, and the file's times say that it changed. What cannot be
 //!       closed now is noted as unchecked. Stores are durable when [`FileMapping::sync`] or the unmap has returned; without either a crash
 //!       leaves lines of 64 B, each with its old or a newer content.
@@ -24,7 +24,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use tandemfs_device::{Fenced, Flushed, MappedMemory, MemoryRange, Structure};
-use tandemfs_format::inode::FILE_BYTES_MAX;
+use tandemfs_format::inode::{FILE_BYTES_MAX, state};
 use tandemfs_format::mapping::BlockChecksum;
 use tandemfs_format::{DataAddress, InodeNumber, LINE_BYTES, LineAddress, PAGE_BYTES, SECTOR_BYTES, UNIT_BYTES};
 
@@ -38,6 +38,7 @@ use crate::file_system::FileSystem;
 use crate::index::block::{Base, BaseChange, Block, DataRun, NewExtent};
 use crate::index::tree::{self, Found};
 use crate::inodes::InCoreInode;
+use crate::inodes::range_lock::Pinning;
 use crate::mutant::{Mutant, on};
 use crate::space::Zone;
 use crate::statistics::add;
@@ -94,7 +95,7 @@ impl FileMapping<'_> {
         &self.extents
     }
 
-    /// The memory itself. Behind [`length`](Self::length) it goes on to the end of the page, and nobody may store there ([FM4]).
+    /// The memory itself. Behind [`length`](Self::length) it goes on to the end of the page; what is stored there is no part of the file ([FM4]).
     pub fn memory(&self) -> &dyn MappedMemory {
         &*self.memory
     }
@@ -231,8 +232,8 @@ impl FileSystem {
     /// Maps a range of a regular file whose home is the memory zone ([FM1]). It begins at a multiple of 4096 B and ends at the latest with
     /// the file. Data of the range that lies elsewhere, in data logs or in the block zone, is moved first; holes get space.
     ///
-    /// While the mapping lives, calls read its bytes, and those that write bytes write its pages. Other calls that would change them, or the end
-    /// of the file in its last block, are refused.
+    /// While the mapping lives, calls read its bytes, and those that write bytes write its pages. Truncation and punching zero its pages in
+    /// place; pages behind a new end stay mapped, and are the file's again when it grows. Collapsing and inserting are refused.
     ///
     /// # Errors
     /// `InvalidArgument` for an empty range, one that begins or ends elsewhere, and for what is no regular file. `NotSupported` for a file of
@@ -282,18 +283,17 @@ impl FileSystem {
             return Err(Error::NotSupported("only a file whose home is the memory zone is mapped"));
         }
         self.fold_logs(file, &view, &blocks)?;
-        let end_of_space = view.size.min(blocks.end * block_bytes);
-        self.reserve(file, blocks.start * block_bytes, end_of_space)?;
+        self.reserve_to_map(file, &view, &blocks)?;
         let mut at = blocks.start;
         while at < blocks.end {
-            at = self.fill_step(file, at..blocks.end, writable)?;
+            at = self.fill_step(file, at..blocks.end, writable, None)?;
         }
         if writable {
             self.open_blocks(file, blocks.clone())?;
         }
         let extents = self.extents_of(file, &view, &blocks, &bytes)?;
-        if view.tail_stale && blocks.end * block_bytes >= view.size && bytes.end.next_multiple_of(PAGE) >= view.size {
-            self.zero_tail(file, &view, &extents, writable)?;
+        if blocks.end * block_bytes > view.size {
+            self.prepare_end(file, &view, writable)?;
         }
         let ranges: Vec<MemoryRange> =
             extents.iter().map(|extent| MemoryRange { offset: extent.device_offset, length: extent.bytes }).collect();
@@ -373,8 +373,9 @@ impl FileSystem {
         })
     }
 
-    /// Makes some unwritten pages of a range pages of zeros, open ones if they will be stored to. Returns the block to go on with.
-    fn fill_step(&self, file: &InCoreInode, blocks: Range<u64>, writable: bool) -> Result<u64> {
+    /// Makes some unwritten pages of a range pages of zeros, open ones if they will be stored to. Returns the block to go on with. If the file
+    /// `grows`, to some size, the transaction moves its end as far as there is space ([MC4] of `mapped_change.rs`).
+    pub(super) fn fill_step(&self, file: &InCoreInode, blocks: Range<u64>, writable: bool, grows: Option<u64>) -> Result<u64> {
         let volume = &self.volume;
         let mut state = file.state.write()?;
         if state.removed {
@@ -402,7 +403,9 @@ impl FileSystem {
         drop(state); // the range keeps them; no lock of an inode is held while the device works (RULES R9)
         let mut fenced = Fenced::nothing_stored();
         for (page, count) in in_rows(unwritten.iter().map(|(_, _, run, page)| (*page, run.count.into()))) {
-            fenced = zero(self, page, count)?; // [FM3]
+            if grows.is_none() || !on(Mutant::RegrownNotZeroed) {
+                fenced = zero(self, page, count)?; // [FM3]
+            }
         }
         let opens = writable && volume.checksums && !on(Mutant::OpenMarkForgotten);
         let zero_checksum = volume.data_checksum(&[0; SECTOR_BYTES]);
@@ -424,6 +427,12 @@ impl FileSystem {
                 }
             };
             old.replace(&mut tx, volume, owner, &mut root, *number, base, &old.logs, Need::Transient)?;
+        }
+        let reached = grows.map_or(0, |size| size.min(next.saturating_mul(volume.geometry.block_bytes().into())));
+        if reached > new.size {
+            let is_stored_to = writable && !reached.is_multiple_of(volume.geometry.block_bytes().into());
+            new.size = reached;
+            new.state = new.state & !state::TAIL_STALE | if is_stored_to { state::TAIL_STALE } else { 0 };
         }
         new.root = root.to_bytes();
         changed(&mut new);
@@ -457,26 +466,42 @@ impl FileSystem {
         if at < end { Err(Error::Mapped) } else { Ok(extents) }
     }
 
-    /// Zeroes what is behind the end of the file in its last page ([FM3]).
-    fn zero_tail(&self, file: &InCoreInode, view: &FileView, extents: &[MappedExtent], writable: bool) -> Result<()> {
-        let block = view.size / u64::from(self.volume.geometry.block_bytes());
-        let Some(last) = extents.last().filter(|last| view.size < last.file_offset + last.bytes) else { return Ok(()) };
-        self.open_blocks(file, block..block + 1)?; // they change under their record
-        let at = last.device_offset + (view.size - last.file_offset);
-        let zeros = [0; SECTOR_BYTES];
-        let length = (at.next_multiple_of(PAGE) - at) as usize;
-        let (line, skip) = (LineAddress::new(at / LINE_BYTES as u64), at % LINE_BYTES as u64);
-        let lines = self.volume.drive.store_within(Structure::Data, line, skip, &zeros[..length])?;
-        let _durable = self.volume.drive.fence(self.volume.drive.flush_lines(lines));
-        if writable || file.ranges.pins(block, block).iter().any(|pin| pin.writable) {
-            return Ok(());
+    /// Space for all blocks of a range, and all pages of the last one of the file where there is room ([MC7] of `mapped_change.rs`).
+    fn reserve_to_map(&self, file: &InCoreInode, view: &FileView, blocks: &Range<u64>) -> Result<()> {
+        let block_bytes = u64::from(self.volume.geometry.block_bytes());
+        let (start, end) = (blocks.start * block_bytes, blocks.end * block_bytes);
+        let is_mapped = !file.ranges.pins(blocks.end - 1, blocks.end - 1).is_empty(); // then its pages stay
+        if end > view.size && !is_mapped {
+            match self.reserve(file, start, end) {
+                Err(Error::NoSpace { .. }) => {}
+                other => return other,
+            }
         }
-        self.close_blocks(file, block..block + 1, false).map(drop)
+        self.reserve(file, start, view.size.min(end))
+    }
+
+    /// Prepares the last block of the file, which is mapped: zeroes what is behind the end if that may be anything ([FM3]), and marks it as
+    /// such if somebody may store there from now on ([MC3] of `mapped_change.rs`).
+    fn prepare_end(&self, file: &InCoreInode, view: &FileView, writable: bool) -> Result<()> {
+        let block = view.size / u64::from(self.volume.geometry.block_bytes());
+        if view.tail_stale {
+            self.open_blocks(file, block..block + 1)?; // they change under their record
+            self.zero_behind_end(file, view)?;
+            if !writable && Pinning::of(&file.ranges.pins(block, block), block) != Pinning::Stores {
+                self.close_blocks(file, block..block + 1, false)?;
+            }
+        } else if writable && !view.size.is_multiple_of(PAGE) {
+            let mut state = file.state.write()?;
+            let mut new = state.inode.clone();
+            new.state |= state::TAIL_STALE;
+            file.commit_moved(Tx::new(&self.volume), &mut state, new, Fenced::nothing_stored())?;
+        }
+        Ok(())
     }
 }
 
 /// Pages in rows, from extents in the order of the file.
-fn in_rows(extents: impl Iterator<Item = (LineAddress, u64)>) -> Vec<(LineAddress, u64)> {
+pub(super) fn in_rows(extents: impl Iterator<Item = (LineAddress, u64)>) -> Vec<(LineAddress, u64)> {
     let mut rows: Vec<(LineAddress, u64)> = Vec::new();
     for (page, count) in extents {
         match rows.last_mut().filter(|(first, pages)| DataAddress::Page(*first).nth(*pages) == DataAddress::Page(page)) {
@@ -488,7 +513,7 @@ fn in_rows(extents: impl Iterator<Item = (LineAddress, u64)>) -> Vec<(LineAddres
 }
 
 /// Zeroes pages, durably. The bug: nothing is flushed.
-fn zero(fs: &FileSystem, page: LineAddress, count: u64) -> Result<Fenced> {
+pub(super) fn zero(fs: &FileSystem, page: LineAddress, count: u64) -> Result<Fenced> {
     let drive = &fs.volume.drive;
     if on(Mutant::FillNotFenced) {
         let _lost = drive.store(Structure::Data, page, &vec![0; count as usize * PAGE_BYTES])?;

@@ -9,7 +9,7 @@
 //! [MW4] Pages that change so are open (`open_pages.rs` [OG1]), also where they are mapped for loads alone: then they are opened for the call
 //!       and closed before it ends.
 //! [MW5] A piece is at most what the logs of one block hold at any offset, so a longer write is several transactions. It does not move the end
-//!       of the file: with a mapped last block it cannot grow.
+//!       of the file, which has grown before ([MC6] of `mapped_change.rs`). Its logs take the transient room, since they go at once.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -29,15 +29,42 @@ use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::index::block::{Base, Block, DataRun};
 use crate::inodes::InCoreInode;
+use crate::inodes::range_lock::Pinning;
 use crate::mutant::{Mutant, on};
 use crate::statistics::count;
 use crate::types::WriteOptions;
 use crate::volume::Tx;
 
 /// Most bytes of a piece ([MW5]): eight pages, which are nine data logs at most.
-const PIECE_BYTES: u64 = 32 << 10;
+pub(super) const PIECE_BYTES: u64 = 32 << 10;
 
 impl FileSystem {
+    /// Writes the first bytes of a range where blocks are mapped, or are mapped behind it. `later` are those that the same call writes after
+    /// `data`. An append takes bytes for both. Returns where the range begins, and how much was written: 0 if it is to be tried again.
+    pub(super) fn write_beside_pins(
+        &self,
+        file: &Arc<InCoreInode>,
+        offset: u64,
+        (data, later): (Source<'_>, Source<'_>),
+        options: WriteOptions,
+        rows: &RefCell<Rows<'_>>,
+    ) -> Result<(u64, usize)> {
+        if !options.append {
+            self.with_room(|| self.grow_for_write(file, Some(offset), data.len() as u64))?;
+            let written = self.with_room(|| self.write_around_pins(file, offset, data, options, rows))?;
+            return Ok((offset, written));
+        }
+        let length = (data.len() + later.len()) as u64;
+        let Some(start) = self.with_room(|| self.grow_for_write(file, None, length))? else { return Ok((offset, 0)) };
+        let inside = WriteOptions { append: false, ..options };
+        let write = || match self.write_around_pins(file, start, data, inside, rows) {
+            Ok(0) => self.write_piece(file, start, (data, later), inside, rows).map(|_| data.len()),
+            other => other,
+        };
+        let written = self.with_room(write).inspect_err(|_| self.cut_back_or_warn(file, start + length, start))?;
+        Ok((start, written))
+    }
+
     /// Writes the first bytes of a range of which some blocks are mapped: up to the first of them, or to mapped ones. Returns their number; 0
     /// if none is mapped any more.
     pub(super) fn write_around_pins(
@@ -75,27 +102,35 @@ impl FileSystem {
         let blocks = offset / block_bytes..end.div_ceil(block_bytes);
         let _range = file.ranges.exclusive_to_map(blocks.start, blocks.end - 1)?;
         let pins = file.ranges.pins(blocks.start, blocks.end - 1);
-        let is_pinned =
-            |block: u64, stores: bool| pins.iter().any(|pin| pin.first <= block && block <= pin.last && (pin.writable || !stores));
-        if !blocks.clone().all(|block| is_pinned(block, false)) {
-            return Ok(false);
+        let pinning = |block: &u64| Pinning::of(&pins, *block);
+        if blocks.clone().any(|block| pinning(&block) == Pinning::None) || end > self.view(file)?.size {
+            return Ok(false); // [MW5]: if a truncation came between, it grows again
         }
-        if end > self.view(file)?.size {
-            return Err(Error::Mapped); // [MW5]
-        }
-        file.duplicates.forget(offset, end);
-        let to_close: Vec<u64> = blocks.clone().filter(|block| !is_pinned(*block, true)).collect();
-        for block in &to_close {
-            self.open_blocks(file, *block..block + 1)?; // [MW4]
+        let to_close: Vec<u64> = blocks.filter(|block| pinning(block) == Pinning::Loads).collect();
+        self.write_pieces_home(file, offset, data, options, &to_close).map(|()| true)
+    }
+
+    /// Writes a piece inside the file to blocks that are all mapped, some of them, `to_close`, for loads alone ([MW4]). The caller holds them.
+    pub(super) fn write_pieces_home(
+        &self,
+        file: &InCoreInode,
+        offset: u64,
+        data: &[u8],
+        options: WriteOptions,
+        to_close: &[u64],
+    ) -> Result<()> {
+        file.duplicates.forget(offset, offset + data.len() as u64);
+        for block in to_close {
+            self.open_blocks(file, *block..block + 1)?;
         }
         let written = self.log_and_copy(file, offset, data, options);
         for block in to_close {
-            if let Err(error) = self.close_blocks(file, block..block + 1, false) {
+            if let Err(error) = self.close_blocks(file, *block..block + 1, false) {
                 self.unchecked.lock().add(file.number);
                 tracing::warn!(inode = file.number.get(), %error, block, "mapped pages have no checksums until they are closed");
             }
         }
-        written.map(|()| true)
+        written
     }
 
     /// [MW2]
@@ -106,7 +141,7 @@ impl FileSystem {
         let mut targets = Targets::new();
         self.mapped(file, &view, |root| split(volume, &view, root, (offset, data.into()), &[], &mut targets))?;
         let copies = targets.iter().map(copies_of).collect::<Result<SmallVec<[_; 2]>>>()?;
-        Planner::new(volume, &view, &policy, offset..end, view.size).plan_all(&mut tx, &mut targets)?;
+        Planner::new(volume, &view, &policy, offset..end, view.size).with_transient_logs().plan_all(&mut tx, &mut targets)?;
         if !targets.iter().all(|target| matches!(target.action, Action::Logs { .. })) {
             return Err(Error::NoSpace { zone: "memory" }); // no slots, and a mapped block cannot go elsewhere
         }

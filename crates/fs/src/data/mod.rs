@@ -16,6 +16,7 @@ mod layout;
 mod link_target;
 pub(crate) mod log_plan;
 mod mapped;
+mod mapped_change;
 mod mapped_write;
 mod modified;
 mod move_pieces;

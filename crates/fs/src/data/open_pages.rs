@@ -8,8 +8,8 @@
 //! [OG3] To close pages is to give them checksums again, with their range locked and no pin on it, so nobody stores. Their lines are
 //!       flushed and fenced first: a mapping may have left bytes in the CPU's caches, and a checksum of bytes that a power failure takes
 //!       would be taken for damage. One transaction a run or block then has the checksums and ends the mark, so a crash leaves either.
-//! [OG4] Nobody stores behind the end of a file, and the end of a mapped file stays (`mapped.rs` [FM4]): pages behind the end are zeros when
-//!       they are closed, as the format asks for.
+//! [OG4] Programs may store behind the end of a file, in the block that the end goes through (`mapped_change.rs` [MC3]). Who closes that block
+//!       first zeroes what is behind the end, in place and durably, as the format asks for, and then `TAIL_STALE` goes.
 //! [OG5] Open pages are read as they are. What changes an unchecked block, that is not mapped any more, treats it like every block without
 //!       checksums; what it writes has some again. This is the exception from [CO1] and [RW7].
 //! [OG6] Opening and closing take no space: open pages keep the lines that their checksums need ([BL4] is about the same).
@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 use tandemfs_device::{Fenced, Flushed, Structure};
+use tandemfs_format::inode::state::TAIL_STALE;
 use tandemfs_format::mapping::{BlockChecksum, vector_lines};
 use tandemfs_format::run::Run;
 use tandemfs_format::{DataAddress, InodeNumber, LineAddress, PAGE_BYTES};
@@ -192,10 +193,19 @@ impl FileSystem {
                 _ => return Ok(0),
             },
         };
+        let size = self.view(file)?.size;
+        let within = size.checked_sub(first * u64::from(volume.geometry.block_bytes()));
+        let within = within.filter(|within| (1..count * PAGE_BYTES as u64).contains(within) && !on(Mutant::ClosedBehindEnd));
+        if let Some(within) = within {
+            self.zero_from(page, count, within)?; // [OG4]
+        }
         let (checksums, fenced) = self.settled_checksums(page, count)?;
         let mut state = file.state.write()?;
         let owner = live_owner(file, &state)?;
         let (mut tx, mut new, mut root) = (Tx::new(volume), state.inode.clone(), state.root());
+        if within.is_some() && size == new.size {
+            new.state &= !TAIL_STALE;
+        }
         match marked {
             Marked::Run(run) => {
                 let shape = run.shape(&volume.geometry);

@@ -77,6 +77,8 @@ pub(super) struct Planner<'p, 'v> {
     file_end: u64,
     /// Sectors instead of new logs where possible.
     by_blocks: bool,
+    /// How slots of logs are reserved, if not by their effect.
+    need_of_logs: Option<Need>,
     /// Copies of old pages, if available.
     pages: Option<&'p Taken>,
     /// Lines that the transaction can still write in place ([IP7] of `in_place.rs`).
@@ -105,6 +107,7 @@ impl<'p, 'v> Planner<'p, 'v> {
             write,
             file_end,
             by_blocks: false,
+            need_of_logs: None,
             pages: None,
             lines_left: LINES_MAX,
             lacks_logs: false,
@@ -127,6 +130,11 @@ impl<'p, 'v> Planner<'p, 'v> {
     /// Asks for sectors instead of new logs where possible.
     pub(super) fn by_blocks(self, by_blocks: bool) -> Self {
         Self { by_blocks, ..self }
+    }
+
+    /// Lets logs take the transient room: they go before the call ends.
+    pub(super) fn with_transient_logs(self) -> Self {
+        Self { need_of_logs: Some(Need::Transient), ..self }
     }
 
     /// Whether a block got sectors because no logs were available for it; write-back must then free some.
@@ -157,7 +165,7 @@ impl<'p, 'v> Planner<'p, 'v> {
                 target.action = Action::Logs { merges: 0, slots, stores: SmallVec::new(), base };
                 return Ok(());
             }
-            if self.carry_out_logs(tx, target, None)? {
+            if self.carry_out_logs(tx, target, self.need_of_logs)? {
                 return Ok(());
             }
             self.lacks_logs = true;

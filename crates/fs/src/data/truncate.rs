@@ -48,14 +48,14 @@ impl FileSystem {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         loop {
             let before = self.view(file)?;
-            let _range = file.ranges.exclusive(before.size.min(size) / block_bytes, u64::MAX)?;
+            let (_range, pins) = file.ranges.exclusive_beside_pins(before.size.min(size) / block_bytes, u64::MAX)?;
             let view = self.view(file)?;
             if view.size != before.size {
                 continue;
             }
             return match view.size.cmp(&size) {
-                std::cmp::Ordering::Less => self.grow(file, &view, size, change),
-                _ => self.shrink(file, &view, size, change),
+                std::cmp::Ordering::Less => self.grow_beside_pins(file, &view, size, &pins, change),
+                _ => self.shrink_beside_pins(file, &view, size, &pins, change),
             };
         }
     }
@@ -81,15 +81,16 @@ impl FileSystem {
             if before.size >= size {
                 return Ok(());
             }
-            let _range = file.ranges.exclusive(before.size / block_bytes, u64::MAX)?;
+            let (_range, pins) = file.ranges.exclusive_beside_pins(before.size / block_bytes, u64::MAX)?;
             let view = self.view(file)?;
-            if view.size == before.size {
-                return self.grow(file, &view, size, |_| {});
+            if view.size != before.size {
+                continue;
             }
+            return self.grow_beside_pins(file, &view, size, &pins, |_| {});
         }
     }
 
-    fn shrink(&self, file: &InCoreInode, view: &FileView, size: u64, change: impl FnOnce(&mut Inode)) -> Result<()> {
+    pub(super) fn shrink(&self, file: &InCoreInode, view: &FileView, size: u64, change: impl FnOnce(&mut Inode)) -> Result<()> {
         let volume = &self.volume;
         let block_bytes = u64::from(volume.geometry.block_bytes());
         file.duplicates.forget(size, u64::MAX);
@@ -123,28 +124,8 @@ impl FileSystem {
             }
             Err(error) => return Err(error),
         };
-        if !size.is_multiple_of(block_bytes) {
-            let block = size / block_bytes;
-            let old = Block::lookup(volume, view.owner, old_root, block)?;
-            let (kept, stale) = cut_block(&mut tx, self, view, &old, block, (size % block_bytes) as u32)?;
-            if size < view.size {
-                if stale && !on(Mutant::StaleTailForgotten) {
-                    new.state |= state::TAIL_STALE;
-                } else {
-                    new.state &= !state::TAIL_STALE;
-                }
-            }
-            new.space_512 = space_512;
-            count_space(&mut new, old.space_512(volume.log_counting), kept.space_512(volume.log_counting));
-            if kept != old {
-                old.replace(&mut tx, volume, view.owner, &mut root, block, BaseChange::To(kept.base), &kept.logs, Need::Transient)?;
-            }
-        } else {
-            new.space_512 = space_512;
-            if size < view.size {
-                new.state &= !state::TAIL_STALE;
-            }
-        }
+        new.space_512 = space_512;
+        put_cut_block(&mut tx, self, view, &mut new, &mut root, size)?;
         new.size = size;
         new.root = root.to_bytes();
         change(&mut new);
@@ -184,6 +165,41 @@ pub(crate) fn free_blocks(tx: &mut Tx<'_>, fs: &FileSystem, owner: Owner, root: 
         Ok(ControlFlow::Continue(()))
     })?;
     Ok(freed)
+}
+
+/// Puts the cut of the block that a new end goes through into a transaction, and its marks into the inode. The root is that of the inode, or
+/// what the transaction has made of it.
+pub(super) fn put_cut_block(
+    tx: &mut Tx<'_>,
+    fs: &FileSystem,
+    view: &FileView,
+    new: &mut Inode,
+    root: &mut RecordBytes,
+    size: u64,
+) -> Result<()> {
+    let volume = &fs.volume;
+    let block_bytes = u64::from(volume.geometry.block_bytes());
+    if size.is_multiple_of(block_bytes) {
+        if size < view.size {
+            new.state &= !state::TAIL_STALE;
+        }
+        return Ok(());
+    }
+    let block = size / block_bytes;
+    let old = Block::lookup(volume, view.owner, new.root_record(), block)?;
+    let (kept, stale) = cut_block(tx, fs, view, &old, block, (size % block_bytes) as u32)?;
+    if size < view.size {
+        if stale && !on(Mutant::StaleTailForgotten) {
+            new.state |= state::TAIL_STALE;
+        } else {
+            new.state &= !state::TAIL_STALE;
+        }
+    }
+    count_space(new, old.space_512(volume.log_counting), kept.space_512(volume.log_counting));
+    if kept != old {
+        old.replace(tx, volume, view.owner, root, block, BaseChange::To(kept.base), &kept.logs, Need::Transient)?;
+    }
+    Ok(())
 }
 
 /// Cuts a block at `end` bytes, and frees the sectors beyond. Also returns whether stale bytes stay in its last sector.

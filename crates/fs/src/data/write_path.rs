@@ -60,7 +60,8 @@ impl FileSystem {
     /// (`mapped_write.rs`).
     ///
     /// # Errors
-    /// `NoSpace` if a zone is full, `FileTooLarge` beyond the largest file, `Mapped` if it grows a file whose last block is mapped. If a later piece of a long write fails, the call returns the
+    /// `NoSpace` if a zone is full, `FileTooLarge` beyond the largest file. `Mapped` if it grows a file over a mapped block that has not all of its
+    /// pages. If a later piece of a long write fails, the call returns the
     /// number of bytes written before that piece.
     pub fn write(&self, number: InodeNumber, offset: u64, from: &[u8], options: WriteOptions) -> Result<usize> {
         self.write_pieces(number, offset, from.into(), options).map(|(written, _)| written)
@@ -96,22 +97,31 @@ impl FileSystem {
         file.must_be_regular("only regular files are written")?;
         let (mut done, mut end) = (0, 0);
         let rows = RefCell::new(Rows::new(&self.volume));
+        let (mut options, mut first, mut taken) = (options, (0, offset), None);
         while done < from.len() {
-            let at = offset.checked_add(done as u64).ok_or(Error::FileTooLarge)?;
+            let at = first.1.checked_add((done - first.0) as u64).ok_or(Error::FileTooLarge)?;
             let rest = from.slice(done..from.len());
             // An unaligned request of up to TX_DATA_MAX stays one transaction; longer ones are cut at its multiples.
             let piece = if rest.len() as u64 <= TX_DATA_MAX { rest.len() } else { (TX_DATA_MAX - at % TX_DATA_MAX) as usize };
             let (data, later) = rest.split_at(mutants::piece(at, piece, &self.volume));
             match self.with_room(|| self.write_piece(&file, at, (data, later), options, &rows)) {
                 Ok(behind) => (done, end) = (done + data.len(), behind),
-                Err(Error::Mapped) if !options.append => match self.with_room(|| self.write_around_pins(&file, at, data, options, &rows)) {
-                    Ok(written) => (done, end) = (done + written, at + written as u64),
+                Err(Error::Mapped) => match self.write_beside_pins(&file, at, (data, later), options, &rows) {
+                    Ok((start, written)) => {
+                        (done, end) = (done + written, start + written as u64);
+                        if options.append && written > 0 {
+                            (options.append, first, taken) = (false, (done, end), Some(start + rest.len() as u64)); // [MC6]
+                        }
+                    }
                     Err(error) if done == 0 => return Err(error),
                     Err(_) => break,
                 },
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
             }
+        }
+        if let Some(taken) = taken.filter(|taken| end < *taken) {
+            self.cut_back_or_warn(&file, taken, end);
         }
         add(&self.volume.live.work.user_written_bytes, done as u64);
         self.note_growth(&file, end - done as u64..end);
@@ -134,6 +144,9 @@ impl FileSystem {
             drop(range);
             self.take_aligned(file, &view, &(offset..offset.saturating_add((data.len() + later.len()) as u64)))?;
             (offset, view, range) = lock()?;
+        }
+        if view.tail_stale && offset + data.len() as u64 > view.size {
+            view = self.with_settled_end(file, &view)?;
         }
         let (end, policy) = (offset + data.len() as u64, self.write_policy());
         let (file_end, compares) = (view.size.max(end), options.compare && policy.compares_pages());
@@ -188,6 +201,9 @@ impl FileSystem {
             let end = end_of(offset)?;
             let range = file.ranges.exclusive(offset / block_bytes, (end - 1) / block_bytes)?;
             let view = self.view(file)?;
+            if end > view.size && range.is_of_mapped && !file.ranges.pins(view.size / block_bytes, (end - 1) / block_bytes).is_empty() {
+                return Err(Error::Mapped); // [MC6] of `mapped_change.rs`
+            }
             if !view.tail_stale || end <= view.size {
                 return Ok((offset, view, range));
             }
@@ -247,6 +263,7 @@ impl FileSystem {
     /// Grows a file: zeroes the stale tail, then sets the size. The caller holds the range lock from the old last block on.
     pub(crate) fn grow(&self, file: &InCoreInode, view: &FileView, size: u64, change: impl FnOnce(&mut Inode)) -> Result<()> {
         let (volume, policy) = (&self.volume, self.write_policy());
+        let view = &if view.tail_stale { self.with_settled_end(file, view)? } else { *view };
         let sector_end = view.size.next_multiple_of(SECTOR_BYTES as u64).min(size);
         let tail_zeros = if view.tail_stale { &ZEROS[..(sector_end - view.size) as usize] } else { &ZEROS[..0] };
         let mut tx = Tx::new(volume);

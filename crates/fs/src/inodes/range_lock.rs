@@ -4,11 +4,12 @@
 //! once because no reader can still hold its address (RULES R7). Leases ([LY2] of `lease.rs`) are registered here too: they outlast the
 //! look-up that they come from, and whoever wants their blocks exclusively recalls them first. A file without leases pays for that with
 //! one comparison under a lock that it takes anyway. So are the pins of mappings ([FM2] of `data/mapped.rs`), which nobody can recall: while
-//! one is there, its blocks are had exclusively by who maps and unmaps alone.
+//! one is there, its blocks are had exclusively only by who leaves their pages in place.
 //!
 //! Who copies blocks without keeping others out *watches* their range ([AE3] of `data/align.rs`): all changes of blocks and of their space
 //! take the range exclusively, and that is noted in the watch.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -74,6 +75,40 @@ pub(crate) struct Pin {
     id: u64,
 }
 
+impl Pin {
+    fn covers(&self, block: u64) -> bool {
+        self.first <= block && block <= self.last
+    }
+}
+
+/// How blocks are mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Pinning {
+    /// They are not.
+    None,
+    /// For loads alone.
+    Loads,
+    /// For loads and stores.
+    Stores,
+}
+
+impl Pinning {
+    /// How a block is mapped by some of these pins.
+    pub(crate) fn of(pins: &[Pin], block: u64) -> Self {
+        let of_pin = |pin: &Pin| if pin.writable { Self::Stores } else { Self::Loads };
+        pins.iter().filter(|pin| pin.covers(block)).map(of_pin).max().unwrap_or(Self::None)
+    }
+
+    /// Cuts a range of blocks into parts that are mapped alike, in order.
+    pub(crate) fn parts(pins: &[Pin], blocks: Range<u64>) -> Vec<(Range<u64>, Self)> {
+        let ends = pins.iter().flat_map(|pin| [pin.first, pin.last.saturating_add(1)]);
+        let mut cuts: Vec<u64> = ends.filter(|at| blocks.start < *at && *at < blocks.end).chain([blocks.start, blocks.end]).collect();
+        cuts.sort_unstable();
+        cuts.dedup();
+        cuts.windows(2).map(|ends| (ends[0]..ends[1], Self::of(pins, ends[0]))).collect()
+    }
+}
+
 impl State {
     /// Whether a holder conflicts.
     fn is_busy(&self, first: u64, last: u64, kind: Kind) -> bool {
@@ -110,6 +145,8 @@ pub(crate) struct RangeLock {
 pub(crate) struct RangeGuard<'l> {
     lock: &'l RangeLock,
     id: u64,
+    /// Some blocks of the file, these or others, were mapped when the range was locked.
+    pub(crate) is_of_mapped: bool,
 }
 
 impl RangeGuard<'_> {
@@ -227,6 +264,20 @@ impl RangeLock {
         self.recall_and_wait(first, last, true)
     }
 
+    /// As `exclusive`, also where blocks are mapped: for who leaves those pages where they are. Returns the pins on the range.
+    ///
+    /// # Errors
+    /// `WouldWait`.
+    pub(crate) fn exclusive_beside_pins(&self, first: u64, last: u64) -> Result<(RangeGuard<'_>, Vec<Pin>)> {
+        match self.exclusive(first, last) {
+            Err(Error::Mapped) => {
+                let range = self.exclusive_to_map(first, last)?;
+                Ok((range, self.pins(first, last)))
+            }
+            other => Ok((other?, Vec::new())),
+        }
+    }
+
     #[cold]
     fn recall_and_wait(&self, first: u64, last: u64, passes_pins: bool) -> Result<RangeGuard<'_>> {
         let mut recalling = None; // dropped after the lock of the state
@@ -335,7 +386,7 @@ impl RangeLock {
             note_change(&mut state.held, first, last);
         }
         state.held.push(Held { first, last, kind, id });
-        RangeGuard { lock: self, id }
+        RangeGuard { lock: self, id, is_of_mapped: !state.pins.is_empty() }
     }
 }
 
