@@ -105,6 +105,12 @@ pub enum Mutant {
     PunchedStaysUnwritten,
     /// [OG4] of `data/open_pages.rs`: pages are closed with what was stored behind the end.
     ClosedBehindEnd,
+    /// [KP1] of `data/kept_place.rs`: write-back moves blocks of aligned extents like others.
+    PlacesLost,
+    /// [KP2] of `data/kept_place.rs`: logs are dropped before their bytes are durable at home.
+    KeptHomeNotFenced,
+    /// [KP2] of `data/kept_place.rs`: pages keep the checksums that they had before the logs were copied over them.
+    KeptChecksumsOld,
     /// [FM2] of `data/mapped.rs`: mapped blocks are rewritten, moved and freed like others.
     PinsIgnored,
     /// [BR4] of `index/runs.rs`: a block of a run gets a record of its own, and the run keeps the block too.

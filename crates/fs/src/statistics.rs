@@ -158,6 +158,8 @@ counters! {
         home_moved_bytes,
         /// Pieces of writes by calls that went to mapped pages, by data logs that were copied home.
         mapped_writes,
+        /// Blocks of aligned extents that were written back in place.
+        kept_places,
         /// Pages that were open for a mapping and have checksums again.
         pages_closed,
         /// Bytes of files that were rewritten into aligned extents.

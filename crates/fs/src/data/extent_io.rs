@@ -3,7 +3,8 @@
 //! [XI1] Pages are stored like data logs: flushed and fenced before the record that names them (RULES R8), by the fence that serves the
 //!       logs of the same write. The device layer stores large pieces past the CPU's caches.
 //! [XI2] Pages are never stored in place: an extent that a record names as written does not change until it is freed. So readers, who hold
-//!       the range, always see the bytes of its checksums. Open pages are the exception ([OG1] of `open_pages.rs`): they have none.
+//!       the range, always see the bytes of its checksums. Open pages are the exception ([OG1] of `open_pages.rs`, [KP2] of
+//!       `kept_place.rs`): they have none.
 
 use smallvec::SmallVec;
 use tandemfs_device::{BlockRequest, InFlight, Lines, Source, Structure};

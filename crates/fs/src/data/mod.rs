@@ -12,6 +12,7 @@ mod hint;
 mod home;
 mod in_place;
 pub(crate) mod interface;
+mod kept_place;
 mod layout;
 mod link_target;
 pub(crate) mod log_plan;

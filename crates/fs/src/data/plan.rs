@@ -12,6 +12,7 @@ use tandemfs_format::{DataAddress, LineAddress, SECTOR_BYTES};
 use super::FileView;
 use super::compose::{compose, verify_found};
 use super::in_place::{InPlace, LINES_MAX, Place};
+use super::kept_place::kept_place;
 use super::log_plan::{self, LogPlan, Part, Step};
 use super::mutants;
 use super::policy::{self, FullZone, Mechanism, Overwrite, WritePolicy};
@@ -79,6 +80,10 @@ pub(super) struct Planner<'p, 'v> {
     by_blocks: bool,
     /// How slots of logs are reserved, if not by their effect.
     need_of_logs: Option<Need>,
+    /// Blocks that keep their place get logs ([KP1] of `kept_place.rs`).
+    keeps_places: bool,
+    /// Those whose logs took the transient room ([KP4]).
+    in_room: SmallVec<[u64; 2]>,
     /// Copies of old pages, if available.
     pages: Option<&'p Taken>,
     /// Lines that the transaction can still write in place ([IP7] of `in_place.rs`).
@@ -108,6 +113,8 @@ impl<'p, 'v> Planner<'p, 'v> {
             file_end,
             by_blocks: false,
             need_of_logs: None,
+            keeps_places: false,
+            in_room: SmallVec::new(),
             pages: None,
             lines_left: LINES_MAX,
             lacks_logs: false,
@@ -137,6 +144,16 @@ impl<'p, 'v> Planner<'p, 'v> {
         Self { need_of_logs: Some(Need::Transient), ..self }
     }
 
+    /// Leaves blocks of aligned extents where they are.
+    pub(super) fn keeping_places(self, keeps_places: bool) -> Self {
+        Self { keeps_places, ..self }
+    }
+
+    /// Blocks that keep their place and whose logs took the transient room: they are to be written back.
+    pub(super) fn into_in_room(self) -> SmallVec<[u64; 2]> {
+        self.in_room
+    }
+
     /// Whether a block got sectors because no logs were available for it; write-back must then free some.
     pub(super) fn lacks_logs(&self) -> bool {
         self.lacks_logs
@@ -157,7 +174,8 @@ impl<'p, 'v> Planner<'p, 'v> {
 
     /// Plans the new state of a block and allocates its space.
     fn plan(&mut self, tx: &mut Tx<'_>, target: &mut Target<'_>) -> Result<()> {
-        let is_whole = target.as_it_came.is_empty() && self.policy.is_split_off(&self.write, self.start_of(target));
+        let keeps = self.keeps_place(target);
+        let is_whole = !keeps && target.as_it_came.is_empty() && self.policy.is_split_off(&self.write, self.start_of(target));
         if self.policy.tries_logs(is_whole, self.by_blocks) {
             self.take_in_place(target);
             if target.parts.is_empty() {
@@ -168,11 +186,19 @@ impl<'p, 'v> Planner<'p, 'v> {
             if self.carry_out_logs(tx, target, self.need_of_logs)? {
                 return Ok(());
             }
+            if keeps && self.carry_out_logs(tx, target, Some(Need::Transient))? {
+                self.in_room.push(target.block);
+                return Ok(());
+            }
             self.lacks_logs = true;
         }
         // The whole block takes the block path: as the caller wrote it, or composed with its old content.
         target.restore();
         self.plan_sectors(tx, target, is_whole)
+    }
+
+    fn keeps_place(&self, target: &Target<'_>) -> bool {
+        self.keeps_places && target.fits() && !self.by_blocks && kept_place(self.volume, &target.old.base, target.block).is_some()
     }
 
     fn start_of(&self, target: &Target<'_>) -> u64 {

@@ -3,7 +3,7 @@
 //! | mechanism | bytes | path | from |
 //! |---|---|---|---|
 //! | fresh sectors | whole blocks inside multiples of the threshold; a block whose leaf is full, with its logs | block | RomeFS §3.3, Algorithm 2 line 10 |
-//! | data logs | the head and the tail of a write | byte | RomeFS §3.3, §3.5.1 |
+//! | data logs | the head and the tail of a write; short overwrites of aligned extents, also of whole blocks | byte | RomeFS §3.3, §3.5.1 |
 //! | in place | short overwrites of written sectors, on a drive with transactions | byte | ByteFS §4.6 |
 //! | filled | a block that has unwritten sectors | block | RULES R14 |
 //!
@@ -25,6 +25,10 @@ use crate::index::block::{Base, DataRun};
 use crate::mutant::{Mutant, on};
 use crate::space::Zone;
 use crate::types::{MountOptions, Promote};
+
+/// Overwrites of at least this many bytes take fresh pages also in aligned extents: logging and copying them would cost more than rewriting
+/// the 2 MiB in time ([KP1] of `kept_place.rs`).
+const KEPT_BYTES: u64 = 64 << 10;
 
 /// How the bytes of one block are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +110,11 @@ impl WritePolicy {
         self.threshold.map(u64::from).is_none_or(|threshold| {
             write.start.next_multiple_of(threshold) <= block_start && block_start + self.block_bytes <= write.end / threshold * threshold
         })
+    }
+
+    /// Whether a write of this many bytes leaves blocks of aligned extents where they are, by data logs ([KP1] of `kept_place.rs`).
+    pub(super) fn keeps_places(&self, bytes: u64) -> bool {
+        self.threshold.is_some() && bytes < KEPT_BYTES
     }
 
     /// Whether pages from a page cache are compared with their old copies. If all bytes go by blocks, a comparison gains nothing.

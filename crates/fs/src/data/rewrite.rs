@@ -200,6 +200,9 @@ impl FileSystem {
 
     /// Like `rewrite_block`, for a caller that holds the range lock.
     pub(super) fn rewrite_locked(&self, file: &InCoreInode, block: u64, why: Rewrite) -> Result<bool> {
+        if why == Rewrite::WriteBack && self.write_back_in_place(file, &self.view(file)?, block)? {
+            return Ok(true);
+        }
         let mut may_use_room = true;
         let Some(job) = self.plan_rewrite(file, block, why, None, &mut may_use_room)? else { return Ok(false) };
         let mut result = Ok(true);

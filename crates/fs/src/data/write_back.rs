@@ -314,6 +314,13 @@ impl FileSystem {
                 continue;
             };
             all_busy = false;
+            match self.view(file).and_then(|view| self.write_back_in_place(file, &view, *block)) {
+                Ok(false) => {}
+                result => {
+                    note(file.number, result);
+                    continue;
+                }
+            }
             let range = Some(range).filter(|_| jobs.is_empty() || !on(Mutant::BatchRangeNotLocked));
             match self.plan_rewrite(file, *block, Rewrite::WriteBack, range, &mut may_use_room) {
                 Ok(job) => jobs.extend(job),

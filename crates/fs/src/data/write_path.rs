@@ -166,8 +166,12 @@ impl FileSystem {
         }
         let whole = whole_blocks(volume, &(offset..end + later.len() as u64));
         let before = self.place_before(file, &view, &whole);
-        let planner = Planner::new(volume, &view, &policy, offset..end, file_end).with_pages(&old);
-        self.plan(planner.with_rows(rows, whole, before), &mut tx, &mut targets)?;
+        let keeps = policy.keeps_places((data.len() + later.len()) as u64) && end <= view.size;
+        if keeps {
+            self.make_entries(file, &view, &mut targets)?;
+        }
+        let planner = Planner::new(volume, &view, &policy, offset..end, file_end).with_pages(&old).keeping_places(keeps);
+        let to_write_back = self.plan(planner.with_rows(rows, whole, before), &mut tx, &mut targets)?;
         let durable = self.transfer(file, &mut tx, &mut targets)?;
         let range = range.unless(Mutant::WriteRangeReleasedEarly);
         let in_room: SmallVec<[u64; 2]> = targets.iter().filter(|target| target.is_in_room(volume)).map(|target| target.block).collect();
@@ -181,6 +185,11 @@ impl FileSystem {
         self.note_written(file, &targets);
         if let Some(data) = mutants::bytes_to_keep(data) {
             duplicates.put_back(&file.duplicates, file_end, offset, &data, old, compares);
+        }
+        for block in to_write_back {
+            if let Err(error) = self.write_back_in_place(file, &view, block) {
+                tracing::debug!(%error, block, "data logs stay in the transient room");
+            }
         }
         drop(range);
         for block in in_room {
@@ -246,12 +255,13 @@ impl FileSystem {
     }
 
     /// 3. Plans all blocks.
-    fn plan(&self, mut planner: Planner<'_, '_>, tx: &mut Tx<'_>, targets: &mut [Target<'_>]) -> Result<()> {
+    /// Returns blocks that are to be written back ([KP4] of `kept_place.rs`).
+    fn plan(&self, mut planner: Planner<'_, '_>, tx: &mut Tx<'_>, targets: &mut [Target<'_>]) -> Result<SmallVec<[u64; 2]>> {
         let planned = planner.plan_all(tx, targets);
         if planner.lacks_logs() {
             self.ask_write_back();
         }
-        planned
+        planned.map(|()| planner.into_in_room())
     }
 
     /// Steps 4 and 5. No inode lock is held during them (RULES R9).

@@ -8,6 +8,7 @@
 //! [BL5] A lost block stays lost below its logs until it gets sectors, or logs cover all of it: what is between them has no content.
 //! [BL6] A block without logs has no leaf, so a leaf without logs was lost: what is below it may be older.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use smallvec::SmallVec;
@@ -190,6 +191,28 @@ impl Block {
                 }
             }
         }
+        Ok(Base::Written(run))
+    }
+
+    /// Its base, not open any more, with these checksums of some of its pages, by index; the others have those that they had.
+    pub(crate) fn with_checksums(&self, tx: &mut Tx<'_>, store: &LineStore, owner: Owner, checksums: &BTreeMap<u64, u32>) -> Result<Base> {
+        let Base::Written(mut run) = self.base else { return Ok(self.base) };
+        run.checksum = match run.checksum {
+            BlockChecksum::None => BlockChecksum::None,
+            BlockChecksum::Vector(vector) | BlockChecksum::Open(Some(vector)) => {
+                for (index, crc) in checksums {
+                    let address = vector.nth(index / VECTOR_LINE_SECTORS);
+                    store.check_address(owner, address)?;
+                    let mut line = tx.raw_line(Structure::Mapping, address)?;
+                    set_vector_checksum(&mut line, *index, *crc);
+                    tx.put(Structure::Mapping, address, line)?;
+                }
+                BlockChecksum::Vector(vector)
+            }
+            before @ (BlockChecksum::Inline(_) | BlockChecksum::Open(None)) => {
+                checksums.get(&0).map_or(before, |crc| BlockChecksum::Inline(*crc))
+            }
+        };
         Ok(Base::Written(run))
     }
 

@@ -1,0 +1,202 @@
+//! Small overwrites of aligned extents, which stay where they are: every cut of overwrites and of their write-back in each domain, many
+//! overwrites of one file, and the deliberate bugs.
+//!
+//! A mutant is global to the process, so the tests of this file run one after the other.
+
+mod support;
+
+use support::bugs::{alone, is_caught, run};
+use tandemfs_crash::{MemoryDevice, Random, Setting, check_device, content, each_state, fill, mount};
+use tandemfs_device::PersistenceDomain;
+use tandemfs_format::InodeNumber;
+use tandemfs_format::inode::file_type;
+use tandemfs_fs::mutant::Mutant;
+use tandemfs_fs::{AllocateMode, FileSystem, NewInode, WriteOptions};
+
+const STATES: u64 = 4;
+const UNIT: usize = 2 << 20;
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn write(fs: &FileSystem, file: InodeNumber, offset: usize, bytes: &[u8]) -> Result<(), String> {
+    fs.write(file, offset as u64, bytes, WriteOptions::default()).map(drop).map_err(text)
+}
+
+/// A file of aligned extents.
+fn aligned(fs: &FileSystem, length: usize) -> Result<(InodeNumber, Vec<u8>), String> {
+    let new = NewInode { mode: file_type::REGULAR | 0o600, uid: 0, gid: 0, rdev: 0, target: b"" };
+    let file = fs.create(InodeNumber::ROOT, b"f", &new).map_err(text)?.inode;
+    fs.allocate(file, 0, length as u64, AllocateMode::Allocate { keep_size: false }).map_err(text)?;
+    let bytes = fill(1, length);
+    write(fs, file, 0, &bytes)?;
+    Ok((file, bytes))
+}
+
+/// Whole 2 MiB of the file that one huge page could map.
+fn aligned_units(fs: &FileSystem, file: InodeNumber, length: usize) -> Result<usize, String> {
+    let mapping = fs.map(file, 0, length as u64, false).map_err(text)?;
+    let unit = UNIT as u64;
+    let units = mapping.extents().iter().map(|extent| {
+        let skip = extent.file_offset.next_multiple_of(unit) - extent.file_offset;
+        let fits = (extent.device_offset + skip) % unit == 0 && extent.bytes >= skip;
+        if fits { (extent.bytes - skip) / unit } else { 0 }
+    });
+    Ok(units.sum::<u64>() as usize)
+}
+
+/// Every cut of overwrites and of a write-back of them.
+fn cuts(domain: PersistenceDomain, block_bytes: u32) -> Result<(), String> {
+    let setting = Setting::small(domain, block_bytes).with_memory_homes();
+    let device = setting.format();
+    let fs = mount(&device, &setting.mount)?;
+    let (file, mut bytes) = aligned(&fs, UNIT)?;
+    fs.checkpoint().map_err(text)?;
+    let start = device.fork();
+    device.start_recording();
+    let block = block_bytes as usize;
+    let mut versions = vec![bytes.clone()];
+    let changes = [(100, 300), (4096, 4096), (block - 50, 100), (block / 2, 200), (3 * block, block.min(20_000)), (3 * block + 7, 1)];
+    for (call, (at, length)) in changes.into_iter().enumerate() {
+        bytes[at..at + length].copy_from_slice(&fill(call as u64 + 5, length));
+        device.mark(call);
+        write(&fs, file, at, &bytes[at..at + length])?;
+        device.mark_return(call);
+        versions.push(bytes.clone());
+    }
+    device.mark(changes.len());
+    fs.write_back_all().map_err(text)?;
+    device.mark_return(changes.len());
+    device.mark(changes.len() + 1);
+    fs.checkpoint().map_err(text)?;
+    let events = device.stop_recording();
+    if fs.statistics().work.kept_places == 0 {
+        return Err("nothing was written back in place".into());
+    }
+    if content(&fs, file).map_err(text)? != bytes || aligned_units(&fs, file, UNIT)? != 1 {
+        return Err("it is not what it was".into());
+    }
+    let mut failure = None;
+    each_state(&start, &events, 0, STATES, &mut Random::new(7), &mut |cut, state| {
+        let found = || -> Result<(), String> {
+            let device = state.device;
+            check_device(&device, true).map_err(|found| format!("check after the cut: {found}"))?;
+            let fs = mount(&device, &setting.mount)?;
+            let found = content(&fs, file).map_err(text)?;
+            let last = cut.call.map_or(0, |call| (call + 1).min(changes.len()));
+            let first = if cut.between { last } else { last.saturating_sub(1).min(cut.call.unwrap_or(0)) };
+            if !versions[first..=last].contains(&found) {
+                return Err(format!("it is of no version from {first} to {last}"));
+            }
+            fs.write_back_all().map_err(text)?;
+            fs.unmount().map_err(text)?;
+            let counts = check_device(&device, false).map_err(|found| format!("check after an unmount: {found}"))?;
+            if counts.open_pages > 0 {
+                return Err(format!("{} pages stay open", counts.open_pages));
+            }
+            let fs = mount(&device, &setting.mount)?;
+            if content(&fs, file).map_err(text)? == found { Ok(()) } else { Err("it reads differently later".into()) }
+        };
+        if failure.is_none() {
+            failure = found().err().map(|what| format!("{cut:?}: {what}"));
+        }
+    });
+    failure.map_or(Ok(()), Err)
+}
+
+/// Overwrites of a file on a zone that has room for few data logs.
+fn many(block_bytes: u32, overwrites: u64) -> Result<(), String> {
+    let setting = Setting::small(PersistenceDomain::Gpf, block_bytes).with_memory_homes();
+    let device: MemoryDevice = setting.format();
+    let fs = mount(&device, &setting.mount)?;
+    let length = 2 * UNIT;
+    let (file, mut bytes) = aligned(&fs, length)?;
+    let units = aligned_units(&fs, file, length)?;
+    if units != 2 {
+        return Err(format!("{units} units are aligned at first"));
+    }
+    let mut random = Random::new(3);
+    let new = fill(8, 16_384);
+    for round in 0..overwrites {
+        let size = [64, 100, 700, 4096, 9000][random.below(5) as usize];
+        let at = random.below((length - size) as u64) as usize;
+        let from = random.below((new.len() - size) as u64) as usize;
+        write(&fs, file, at, &new[from..from + size])?;
+        bytes[at..at + size].copy_from_slice(&new[from..from + size]);
+        if round % 4096 == 0 {
+            fs.write_back_all().map_err(text)?;
+        }
+    }
+    if content(&fs, file).map_err(text)? != bytes {
+        return Err("it has other bytes".into());
+    }
+    fs.write_back_all().map_err(text)?;
+    let units = aligned_units(&fs, file, length)?;
+    if units != 2 {
+        return Err(format!("{units} units of 2 are still aligned after {overwrites} overwrites"));
+    }
+    fs.unmount().map_err(text)?;
+    check_device(&device, false)?;
+    let fs = mount(&device, &setting.mount)?;
+    if content(&fs, file).map_err(text)? == bytes { Ok(()) } else { Err("it has other bytes after an unmount".into()) }
+}
+
+fn cuts_of_blocks() -> Result<(), String> {
+    cuts(PersistenceDomain::Adr, 16 << 10)
+}
+
+fn cuts_of_pages() -> Result<(), String> {
+    cuts(PersistenceDomain::Adr, 4096)
+}
+
+fn some_overwrites() -> Result<(), String> {
+    many(16 << 10, 500)
+}
+
+#[test]
+fn without_a_bug_nothing_is_caught() {
+    let _alone = alone();
+    for domain in [PersistenceDomain::Adr, PersistenceDomain::Gpf, PersistenceDomain::Process] {
+        for block_bytes in [4096, 64 << 10] {
+            let result = run(Mutant::None, || cuts(domain, block_bytes));
+            result.unwrap_or_else(|what| panic!("{domain}, blocks of {block_bytes}: {what}"));
+        }
+    }
+}
+
+#[test]
+fn a_file_stays_aligned_under_many_small_overwrites() {
+    let _alone = alone();
+    for block_bytes in [4096, 16 << 10, 64 << 10, 1 << 20] {
+        run(Mutant::None, || many(block_bytes, 20_000)).unwrap_or_else(|what| panic!("blocks of {block_bytes}: {what}"));
+    }
+}
+
+/// As the test above, for minutes.
+#[test]
+#[ignore = "takes minutes"]
+fn a_file_stays_aligned_under_a_million_small_overwrites() {
+    let _alone = alone();
+    run(Mutant::None, || many(64 << 10, 1_000_000)).unwrap_or_else(|what| panic!("{what}"));
+}
+
+#[test]
+fn kp1_places_lost() {
+    is_caught(Mutant::PlacesLost, &[some_overwrites]);
+}
+
+#[test]
+fn kp2_kept_home_not_fenced() {
+    is_caught(Mutant::KeptHomeNotFenced, &[cuts_of_blocks, cuts_of_pages]);
+}
+
+#[test]
+fn kp2_kept_checksums_old() {
+    is_caught(Mutant::KeptChecksumsOld, &[cuts_of_blocks, some_overwrites]);
+}
+
+#[test]
+fn kp2_open_mark_forgotten() {
+    is_caught(Mutant::OpenMarkForgotten, &[cuts_of_blocks, cuts_of_pages]);
+}

@@ -1,0 +1,143 @@
+//! Write-back in place: data logs over an aligned extent are copied home, so that small overwrites leave a file as aligned as it was
+//! (WineFS §3.4: the data journal is the data log).
+//!
+//! [KP1] A block *keeps its place* if its pages lie in their 2 MiB of the memory zone where its bytes lie in theirs of the file: only there
+//!       does one huge page map it with its neighbours. Overwrites of less than 64 KiB of such blocks are data logs, also of whole blocks
+//!       (`policy.rs`), and their write-back is in place. Longer ones, and blocks elsewhere, go to fresh pages.
+//! [KP2] First everything is verified that the new checksums are made of: the pages below the logs, and the logs (RULES R10). One transaction
+//!       opens the block (`open_pages.rs` [OG1]) and leaves the logs over it. Only the logs' bytes are stored home, and fenced. A second
+//!       transaction drops the logs, and has new checksums of the pages that were below them; those of the others have not changed.
+//! [KP3] So a crash between leaves the logs over pages that may have some of the same bytes: it reads the same, and no replay copies
+//!       anything. It also leaves an unchecked block, which is closed as others are ([OG2]).
+//! [KP4] Where an overwrite finds no entry in the leaf, or no slot, the block is written back first. If slots are missing still, its logs
+//!       take the transient room, and the block is written back before the call ends.
+
+use std::collections::BTreeMap;
+
+use tandemfs_device::{Fenced, Flushed, Lines, Structure};
+use tandemfs_format::{DataAddress, LINE_BYTES, LineAddress, PAGE_BYTES, UNIT_BYTES};
+
+use super::FileView;
+use super::commit::commit;
+use super::compose::{load_log, verify_sectors};
+use super::log_plan;
+use super::target::{Action, Target};
+use crate::error::Result;
+use crate::file_system::FileSystem;
+use crate::index::block::{Base, Block, DataRun};
+use crate::inodes::InCoreInode;
+use crate::mutant::{Mutant, on};
+use crate::statistics::{add, count};
+use crate::volume::{Tx, Volume};
+
+const PAGE: u64 = PAGE_BYTES as u64;
+
+/// The first page of a block that keeps its place ([KP1]).
+pub(super) fn kept_place(volume: &Volume, base: &Base, block: u64) -> Option<LineAddress> {
+    let Base::Written(DataRun { at: DataAddress::Page(page), .. }) = base else { return None };
+    let in_file = block * u64::from(volume.geometry.block_bytes()) % UNIT_BYTES;
+    (page.offset_bytes() % UNIT_BYTES == in_file && !on(Mutant::PlacesLost)).then_some(*page)
+}
+
+/// The bytes of a log, and where they lie in the block.
+type Bytes = (u64, Vec<u8>);
+
+impl FileSystem {
+    /// Writes back the blocks of an overwrite that keep their place and have no entries left for it ([KP4]). The caller holds them.
+    pub(super) fn make_entries(&self, file: &InCoreInode, view: &FileView, targets: &mut [Target<'_>]) -> Result<()> {
+        for target in targets {
+            if target.old.has_logs()
+                && kept_place(&self.volume, &target.old.base, target.block).is_some()
+                && log_plan::plan(&target.old.logs, &target.parts).is_none()
+                && self.write_back_in_place(file, view, target.block)?
+            {
+                target.old = self.block_of(file, view, target.block)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the logs of a block home, if it keeps its place and has all of them over its pages. False, with no change, if not. The caller
+    /// holds it, and nobody has it mapped.
+    pub(super) fn write_back_in_place(&self, file: &InCoreInode, view: &FileView, number: u64) -> Result<bool> {
+        let (volume, old) = (&self.volume, self.block_of(file, view, number)?);
+        let Some(first) = kept_place(volume, &old.base, number).filter(|_| old.has_logs()) else { return Ok(false) };
+        if old.logs().any(|log| log.end() > old.base.bytes()) {
+            return Ok(false);
+        }
+        let start = number * u64::from(volume.geometry.block_bytes());
+        let logs = old.logs().map(|log| {
+            let mut bytes = vec![0; log.length as usize];
+            load_log(volume, view.owner.inode, start, log, &mut bytes).map(|()| (u64::from(log.offset), bytes))
+        });
+        let logs: Vec<Bytes> = logs.collect::<Result<_>>()?;
+        let checksums = self.checksums_below(view, start, &old, first, &logs)?;
+        self.open_blocks(file, number..number + 1)?;
+        let copied = self.copy_home(first, &logs).and_then(|fenced| {
+            let opened = self.block_of(file, view, number)?;
+            let mut tx = Tx::new(volume);
+            let base = match old.base.is_open() {
+                true => opened.base, // it was unchecked: what the logs do not cover has no checksums
+                false => opened.with_checksums(&mut tx, volume, view.owner, &checksums)?,
+            };
+            let lines: u64 = opened.logs().map(|log| log.class.lines()).sum();
+            let action = Action::Logs { merges: 0, slots: Block::HOLE.logs, stores: Default::default(), base };
+            let mut targets = [Target::changed(number, opened, action)];
+            commit(tx, file, &mut targets, (fenced, Flushed::nothing_written()), |_| {})?;
+            add(&volume.live.work.write_back_freed_bytes, lines * LINE_BYTES as u64);
+            Ok(())
+        });
+        if let Err(error) = copied {
+            self.unchecked.lock().add(file.number); // the logs are there still
+            return Err(error);
+        }
+        count(&volume.live.work.kept_places);
+        Ok(true)
+    }
+
+    /// The checksums that the pages below logs have with the bytes of the logs; nothing without checksums. What of them the logs do not cover
+    /// is verified.
+    fn checksums_below(&self, view: &FileView, start: u64, old: &Block, first: LineAddress, logs: &[Bytes]) -> Result<BTreeMap<u64, u32>> {
+        let (volume, mut checksums) = (&self.volume, BTreeMap::new());
+        if !volume.checksums || on(Mutant::KeptChecksumsOld) {
+            return Ok(checksums);
+        }
+        let mut page = vec![0; PAGE_BYTES];
+        for index in logs.iter().flat_map(|(at, bytes)| at / PAGE..(at + bytes.len() as u64).div_ceil(PAGE)) {
+            if checksums.contains_key(&index) {
+                continue;
+            }
+            let (from, to) = (index * PAGE, (index + 1) * PAGE);
+            let inside = |(at, bytes): &Bytes| (*at).max(from)..(at + bytes.len() as u64).min(to);
+            let covered: u64 = logs.iter().map(inside).map(|inside| inside.end.saturating_sub(inside.start)).sum();
+            if covered < PAGE {
+                volume.drive.load(Structure::Data, first.nth(from / LINE_BYTES as u64), &mut page)?;
+                verify_sectors(volume, view.owner, start, old, index, page[..].into())?;
+            }
+            for log @ (at, bytes) in logs {
+                let inside = inside(log);
+                if inside.start < inside.end {
+                    let of_log = (inside.start - at) as usize..(inside.end - at) as usize;
+                    page[(inside.start - from) as usize..(inside.end - from) as usize].copy_from_slice(&bytes[of_log]);
+                }
+            }
+            checksums.insert(index, volume.data_checksum(&page));
+        }
+        Ok(checksums)
+    }
+
+    fn copy_home(&self, first: LineAddress, logs: &[Bytes]) -> Result<Fenced> {
+        let drive = &self.volume.drive;
+        let mut in_flight = Lines::none();
+        for (at, bytes) in logs {
+            let at = first.offset_bytes() + at;
+            let (line, skip) = (LineAddress::new(at / LINE_BYTES as u64), at % LINE_BYTES as u64);
+            let stored = drive.store_within(Structure::Data, line, skip, bytes)?;
+            if !on(Mutant::KeptHomeNotFenced) {
+                in_flight = in_flight.and(drive.flush_lines(stored));
+            }
+            add(&self.volume.live.work.home_written_bytes, bytes.len() as u64);
+        }
+        Ok(drive.fence(in_flight))
+    }
+}
