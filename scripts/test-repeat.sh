@@ -37,8 +37,6 @@ for name in ${NAMES:-}; do
   done
 done
 
-# Lines of PACKAGE/PROGRAM, working directory, file; as cargo runs them.
-list() { scripts/test.py --list "$@"; }
 wants() { # wants PACKAGE/PROGRAM
   local pattern
   [ ${#chosen[@]} != 0 ] || return 0
@@ -46,16 +44,8 @@ wants() { # wants PACKAGE/PROGRAM
   for pattern in "${chosen[@]}"; do [[ $1 != $pattern ]] || return 0; done
   return 1
 }
-# All of the workspace, also where a package is named: one package alone has other features, so other programs than 'make test'.
-listed=$(list --workspace --exclude tandemfs-bench) || exit
-# The locks of the bench are others.
-if [[ ${#chosen[@]} = 0 || " ${chosen[*]} " = *" bench/"* ]]; then
-  listed+=$'\n'$(list -p tandemfs-bench) || exit
-fi
-# The tests of explored schedules are there with their feature alone.
-if [[ ${#chosen[@]} = 0 || " ${chosen[*]} " = *" schedules/"* ]]; then
-  listed+=$'\n'$(list -p tandemfs-schedules --features explore) || exit
-fi
+# Lines of PACKAGE/PROGRAM, working directory, file; as cargo runs them, and from the builds of 'make test'.
+listed=$(scripts/test.py --list "${chosen[@]%%/*}") || exit
 names=() directories=() programs=()
 while IFS=$'\t' read -r name directory program; do
   [ -n "$name" ] && wants "$name" || continue

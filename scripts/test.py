@@ -3,7 +3,7 @@
 their time. Those that took longest the last time begin first, so that none is left alone at the end. Exit status 1 where anything failed.
 
     test.py [NAME...]            NAME: a package (fs) or a program (cli/posix); a package's unit tests are the program lib, its examples doc
-    test.py --list OPTION...     builds by `cargo test OPTION...` and prints each program: name, directory and file, by tabs
+    test.py --list [PACKAGE...]  builds what these packages need and prints each program of it: name, directory and file, by tabs
 
 JOBS=2 how many at a time; LIMIT_S=900 bounds each run, which counts as hanging then. target/test has the output of each program, and `times`:
 seconds by the clock and of CPUs (without daemons, which outlive their starters), longest first.
@@ -22,11 +22,11 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 KEPT = os.path.join(ROOT, "target", "test")
-# Each is built by itself: together they would have other features, so other programs than a user's.
+# Each is built by itself: together they would have other features, so other programs than a user's. Those of one package only where it is asked for.
 BUILDS = [
-    ["--workspace", "--exclude", "tandemfs-bench"],
-    ["-p", "tandemfs-bench"],  # its locks are others
-    ["-p", "tandemfs-schedules", "--features", "explore"],
+    (None, ["--workspace", "--exclude", "tandemfs-bench"]),
+    ("bench", ["-p", "tandemfs-bench"]),  # its locks are others
+    ("schedules", ["-p", "tandemfs-schedules", "--features", "explore"]),
 ]
 # What takes long where nobody has measured yet, in seconds.
 FIRST = {
@@ -119,16 +119,18 @@ def built(options):
             yield f"{os.path.basename(directory)}/{program}", directory, message["executable"]
 
 
-def programs():
-    """All of them. A name that comes again is that of other features."""
-    found = {}
-    for options in BUILDS:
-        for name, directory, file in built(options):
-            # The explored schedules alone: the other programs of that package are empty without the feature.
-            found[name] = Program(name, directory, [file])
+def found(packages):
+    """Name, directory and file of the programs that these packages need built; without any, of all. A name that comes again is that of other
+    features: the explored schedules, whose package is empty without."""
+    needed = [options for package, options in BUILDS if not package or not packages or package in packages]
+    return {name: (name, directory, file) for options in needed for name, directory, file in built(options)}
+
+
+def programs(packages):
+    all_of_them = {name: Program(name, directory, [file]) for name, directory, file in found(packages).values()}
     doc = ["cargo", "test", "--locked", "--doc", "--workspace", "--exclude", "tandemfs-bench"]
-    found["workspace/doc"] = Program("workspace/doc", ROOT, doc)
-    return found
+    all_of_them["workspace/doc"] = Program("workspace/doc", ROOT, doc)
+    return all_of_them
 
 
 def measured():
@@ -150,7 +152,7 @@ def number(name, default):
 def main(names):
     jobs, limit_s = number("JOBS", len(os.sched_getaffinity(0))), number("LIMIT_S", 900)
     os.makedirs(KEPT, exist_ok=True)
-    last, all_of_them = measured(), programs()
+    last, all_of_them = measured(), programs([name.split("/")[0] for name in names])
     wanted = [one for one in all_of_them.values() if not names or one.name in names or one.name.split("/")[0] in names]
     if not wanted:
         sys.exit(f"test: no program is called {' or '.join(names)}")
@@ -201,7 +203,7 @@ def main(names):
     last.update((one.name, (one.seconds, one.cpu_seconds)) for one in wanted)
     with open(os.path.join(KEPT, "times"), "w") as times:
         for name, (seconds, cpu) in sorted(last.items(), key=lambda item: -item[1][0]):
-            if name in all_of_them:
+            if names or name in all_of_them:
                 times.write(f"{seconds:.1f} {cpu:.1f} {name}\n")
     print(f"test: {passed} tests of {len(wanted)} programs passed in {time.monotonic() - began:.0f} s, {jobs} at a time; {len(failed)} programs failed")
     for one in failed:
@@ -211,7 +213,7 @@ def main(names):
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--list"]:
-        for line in built(sys.argv[2:]):
+        for line in found(sys.argv[2:]).values():
             print(*line, sep="\t")
         sys.exit(0)
 
