@@ -28,6 +28,7 @@ impl Ground {
     fn bench(&self, words: &[&str]) -> Command {
         let mut command = Command::new(support::PROGRAM);
         command.args(words).args(["--directory", &self.path(""), "--memory", "64M", "--drive", "64M"]);
+        command.env("TANDEMFS_PRELOAD", support::preload());
         command
     }
 
@@ -95,6 +96,26 @@ fn a_run_says_what_it_measured() {
         assert!(if peer == "null" { written.is_none() } else { written >= Some(20 * 4096) }, "{record}");
         assert_eq!(ground.left_behind(), [""; 0]);
     }
+}
+
+/// Programs, loads of the bench itself, and what comes after a new mount, with a daemon that polls and one that sleeps.
+#[test]
+fn a_case_runs_under_tandemfs_run() {
+    let ground = Ground::new();
+    for (case, peer, operations) in [
+        ("append-fsync-4k-c2", "tandemfs-direct", 20.0),
+        ("create-write-fsync-4k-c2", "tandemfs-direct", 20.0),
+        ("create-write-fsync-4k-c1", "tandemfs-direct-asleep", 20.0),
+        ("read-4k-random-cold-c1", "tandemfs-direct", 40.0),
+    ] {
+        let said = ground.succeeds(&["run", case, "--peer", peer, "--scale", "0.005", "--json"]);
+        let record: Value = serde_json::from_str(&said).expect("JSON");
+        assert_eq!((&record["peer"], record["units"].as_f64()), (&json!(peer), Some(operations)));
+        let connections = record["connections"].as_u64();
+        assert!(connections >= Some(u64::from(!case.starts_with("read"))) && record["seconds"].as_f64() > Some(0.0), "{record}");
+    }
+    let mut without = ground.bench(&["run", "append-fsync-4k-c1", "--peer", "tandemfs-direct", "--scale", "0.005"]);
+    support::failed(&without.env("TANDEMFS_PRELOAD", "/none.so").output().expect("runs"), "/none.so", "nothing goes on by the mount");
 }
 
 #[test]

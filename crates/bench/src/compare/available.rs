@@ -41,10 +41,11 @@ pub fn available(wanted: &[Peer]) -> Result<(Vec<Peer>, LeftOut)> {
 /// The file system type of a peer in the kernel.
 pub fn kernel_type(peer: Peer) -> Option<&'static str> {
     match peer {
-        Peer::Ext4 | Peer::Ext4Journal => Some("ext4"),
+        Peer::Ext4 | Peer::Ext4Journal | Peer::Ext4Volatile => Some("ext4"),
         Peer::Xfs => Some("xfs"),
         Peer::Btrfs => Some("btrfs"),
-        Peer::TandemfsRelaxed | Peer::TandemfsStrict | Peer::TandemfsLibrary | Peer::Null => None,
+        Peer::TandemfsRelaxed | Peer::TandemfsStrict | Peer::TandemfsDirect | Peer::TandemfsDirectAsleep => None,
+        Peer::TandemfsLibrary | Peer::Null => None,
     }
 }
 

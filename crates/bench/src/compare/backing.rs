@@ -15,6 +15,8 @@ use crate::failure::{Failure, Result};
 pub enum Kind {
     /// Kernel file systems on a loop device over a file in memory, which takes no time at all; TandemFS on its emulated drive with timing.
     Free,
+    /// As `free`, but without timing for TandemFS as well: what is left is the CPU's
+    Untimed,
     /// All on the same emulated drive: kernel file systems by its block path behind a loop device.
     Same,
 }
@@ -25,6 +27,8 @@ pub enum Kind {
 pub enum Place {
     /// [`Kind::Free`].
     Free,
+    /// [`Kind::Untimed`].
+    Untimed,
     /// [`Kind::Same`], with block commands of at least so many microseconds.
     Same(u32),
 }
@@ -34,6 +38,7 @@ impl Place {
     pub fn kind(self) -> Kind {
         match self {
             Self::Free => Kind::Free,
+            Self::Untimed => Kind::Untimed,
             Self::Same(_) => Kind::Same,
         }
     }
@@ -42,6 +47,7 @@ impl Place {
     pub fn name(self) -> String {
         match self {
             Self::Free => "free".to_owned(),
+            Self::Untimed => "untimed".to_owned(),
             Self::Same(us) => format!("same-{us}us"),
         }
     }
@@ -50,6 +56,7 @@ impl Place {
     pub fn title(self) -> String {
         match self {
             Self::Free => "free drive".to_owned(),
+            Self::Untimed => "free drive, ours without times too".to_owned(),
             Self::Same(us) => format!("same drive, {us} us"),
         }
     }
@@ -68,6 +75,7 @@ impl TryFrom<String> for Place {
         let us = name.strip_prefix("same-").and_then(|rest| rest.strip_suffix("us")?.parse().ok());
         match (name.as_str(), us) {
             ("free", _) => Ok(Self::Free),
+            ("untimed", _) => Ok(Self::Untimed),
             (_, Some(us)) => Ok(Self::Same(us)),
             _ => Err(format!("'{name}' is no drive")),
         }
@@ -164,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_place_has_one_name() {
-        for place in [Place::Free, Place::Same(25)] {
+        for place in [Place::Free, Place::Untimed, Place::Same(25)] {
             assert_eq!(Place::try_from(place.name()), Ok(place));
         }
         assert!(Place::try_from("same".to_owned()).is_err() && Place::try_from("same-us".to_owned()).is_err());

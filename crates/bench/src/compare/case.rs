@@ -77,6 +77,8 @@ pub struct Case {
     pub memory_bytes: Option<u64>,
     /// Whether it has a form for the library.
     pub has_library_form: bool,
+    /// Whether its program makes something durable before it goes on, which can be switched off ([`Stage::is_durable`]).
+    pub is_durable: bool,
     /// Whether its parameter belongs to a drive (fill level), which [`Peer::Null`] has not.
     pub needs_drive: bool,
     /// The work.
@@ -100,6 +102,7 @@ impl Case {
             files_needed: None,
             memory_bytes: None,
             has_library_form: false,
+            is_durable: false,
             needs_drive: false,
             run: Box::new(run),
         }
@@ -110,6 +113,9 @@ impl Case {
         match peer {
             Peer::TandemfsLibrary => self.has_library_form,
             Peer::Null => !self.needs_drive,
+            Peer::Ext4Volatile => self.is_durable,
+            // They work in the measuring process itself after a new mount, for which it would have to be started anew.
+            Peer::TandemfsDirect | Peer::TandemfsDirectAsleep => self.group != Group::Scale,
             _ => true,
         }
     }
@@ -132,6 +138,8 @@ pub struct Stage<'a> {
     pub seed: u64,
     /// Share of the work to do.
     pub scale: f64,
+    /// Whether programs make durable what they acknowledge; false for [`Peer::Ext4Volatile`].
+    pub is_durable: bool,
     pub(super) clock: &'a mut dyn StageClock,
 }
 
@@ -143,6 +151,8 @@ pub trait StageClock {
     fn begin(&mut self) -> Result<()>;
     /// The measured part has ended.
     fn end(&mut self) -> Result<()>;
+    /// The case runs in another process, whose memory counts.
+    fn runs_in(&mut self, _process: u32) {}
 }
 
 impl Stage<'_> {
@@ -167,11 +177,12 @@ impl Stage<'_> {
 }
 
 /// What a case did in its measured part.
+#[derive(Serialize, Deserialize)]
 pub struct Outcome {
     /// Amount of work: operations or bytes.
     pub units: f64,
     /// Unit of `units`, in the plural.
-    pub unit: &'static str,
+    pub unit: String,
     /// Times of single operations, if the case measures them.
     pub latencies: Option<Percentiles>,
     /// The program's own measurement, used instead of the time of the measured part.
@@ -180,8 +191,8 @@ pub struct Outcome {
 
 impl Outcome {
     /// Work that is counted, in the time of the measured part.
-    pub fn counted(units: u64, unit: &'static str) -> Self {
-        Self { units: units as f64, unit, latencies: None, own_time: None }
+    pub fn counted(units: u64, unit: &str) -> Self {
+        Self { units: units as f64, unit: unit.to_owned(), latencies: None, own_time: None }
     }
 
     /// Operations whose times were measured.
@@ -190,8 +201,8 @@ impl Outcome {
     }
 
     /// Work that the program or load timed itself.
-    pub fn of_own_time(units: f64, unit: &'static str, seconds: f64) -> Self {
-        Self { units, unit, latencies: None, own_time: Some(Duration::from_secs_f64(seconds)) }
+    pub fn of_own_time(units: f64, unit: &str, seconds: f64) -> Self {
+        Self { units, unit: unit.to_owned(), latencies: None, own_time: Some(Duration::from_secs_f64(seconds)) }
     }
 }
 

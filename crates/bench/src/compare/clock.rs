@@ -69,6 +69,8 @@ pub struct RunClock<'m, 'b> {
     noise: &'m Noise,
     /// A path on the file system, to sync all of it before traffic is read.
     directory: PathBuf,
+    /// The process that a case runs in.
+    process: u32,
     started: Option<Started>,
     taken: Option<Taken>,
 }
@@ -84,7 +86,7 @@ struct Started {
 impl<'m, 'b> RunClock<'m, 'b> {
     /// A clock that has not started.
     pub fn new(mounted: &'m mut Mounted<'b>, noise: &'m Noise, directory: PathBuf) -> Self {
-        Self { mounted, noise, directory, started: None, taken: None }
+        Self { mounted, noise, directory, process: std::process::id(), started: None, taken: None }
     }
 
     /// The measured values.
@@ -101,7 +103,7 @@ impl<'m, 'b> RunClock<'m, 'b> {
     }
 
     fn memory_bytes(&self) -> u64 {
-        private_memory_bytes(std::process::id()) + self.mounted.daemon().map_or(0, private_memory_bytes)
+        private_memory_bytes(self.process) + self.mounted.daemon().map_or(0, private_memory_bytes)
     }
 }
 
@@ -136,6 +138,10 @@ impl StageClock for RunClock<'_, '_> {
         let seconds = now.duration_since(started.time).as_secs_f64();
         self.taken = Some(Taken { seconds, cpu_seconds, memory_bytes, traffic, noise });
         machine::check()
+    }
+
+    fn runs_in(&mut self, process: u32) {
+        self.process = process;
     }
 }
 
@@ -189,7 +195,7 @@ mod tests {
         let image = directory.path().join("image");
         let options = CreateOptions { profile: "romefs-a".into(), memory_bytes: 16 << 20, block_bytes: 64 << 20 };
         tandemfs_emulator::create_with(&image, &options, &ModelOptions::default()).expect("an image");
-        let (mut mounted, noise) = (Mounted::library(&image).expect("opened"), Noise::new());
+        let (mut mounted, noise) = (Mounted::library(&image, true).expect("opened"), Noise::new());
         let mut clock = RunClock::new(&mut mounted, &noise, directory.path().to_owned());
         assert!(clock.end().is_err());
         clock.begin().expect("begun");

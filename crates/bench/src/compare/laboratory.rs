@@ -4,13 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
 use super::available::kernel_type;
 use super::awake::{self, Awake};
-use super::backing::{Backing, FreeDrive, Place};
+use super::backing::{Backing, FreeDrive, Kind, Place};
 use super::case::{Case, Stage};
 use super::clock::{Noise, RunClock};
 use super::command::{run, tandemfs};
@@ -21,6 +22,7 @@ use super::record::{Record, SameDrive};
 use super::same_drive;
 use super::same_drive::way::Carried;
 use super::settings::{Pinning, Settings};
+use super::under_run;
 use crate::failure::{Failure, Result};
 use crate::machine::{self, Pinned};
 use crate::scene;
@@ -56,6 +58,8 @@ impl Laboratory {
         let directory = tempfile::Builder::new().prefix("tandemfs-compare-").tempdir_in(&settings.directory).map_err(|error| {
             Failure::new(format!("{}: {error}; name a directory to write to with --directory", settings.directory.display()))
         })?;
+        // Some programs run as another user.
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o711))?;
         Ok(Self {
             directory,
             settings: settings.clone(),
@@ -150,9 +154,13 @@ impl Laboratory {
         self.prepare(place, peer, bytes, memory_bytes)?;
         let backing = self.backing(place, peer, bytes, memory_bytes)?;
         // After the drive's start, which is not pinned, and before the mount: a daemon inherits its starter's affinity.
-        let _pinned = self.settings.pins(case.clients).then(Pinned::new);
+        // On one CPU neither side of the direct door could look for the other: both would sleep at once.
+        let _pinned = (self.settings.pins(case.clients) && !peer.is_direct()).then(Pinned::new);
         let inodes = case.files_needed.filter(|files| *files > bytes / EXT4_BYTES_PER_INODE);
-        let mut mounted = self.start(peer, backing, &mountpoint, inodes)?;
+        let mut mounted = match backing {
+            Some(backing) => Mounted::kernel(peer, backing, &mountpoint, inodes)?,
+            None => self.start(peer, place, &mountpoint, &scratch)?,
+        };
         let directory = mountpoint.join("work");
         let library = mounted.file_system();
         if library.is_none() {
@@ -160,9 +168,12 @@ impl Laboratory {
         }
         let mut clock = RunClock::new(&mut mounted, &self.noise, directory.clone());
         let seed = Random::new(self.settings.seed, u64::from(round.map_or(0, |round| round + 1))).next();
-        let mut stage = Stage { directory: &directory, scratch: &scratch, library: library.as_deref(), seed, scale, clock: &mut clock };
-        let result = (case.run)(&mut stage);
+        let is_durable = peer != Peer::Ext4Volatile;
+        let mut stage =
+            Stage { directory: &directory, scratch: &scratch, library: library.as_deref(), seed, scale, is_durable, clock: &mut clock };
+        let result = if peer.is_direct() { under_run::run(case, &mut stage) } else { (case.run)(&mut stage) };
         let taken = result.and_then(|outcome| Ok((outcome, clock.taken()?)));
+        let connections = mounted.connections();
         drop(library);
         // Lost writes would be an unfair advantage over file systems that keep them, so a failed unmount is an error.
         let finished = mounted.finish();
@@ -177,12 +188,13 @@ impl Laboratory {
             clients: case.clients,
             parameter: case.parameter,
             units: outcome.units,
-            unit: outcome.unit.to_owned(),
+            unit: outcome.unit,
             seconds: outcome.own_time.map_or(taken.seconds, |time| time.as_secs_f64()),
             cpu_seconds: taken.cpu_seconds,
             memory_bytes: Some(taken.memory_bytes),
             latency_ns: outcome.latencies,
             traffic: taken.traffic,
+            connections: connections?,
             noise: taken.noise,
         };
         if record.units > 0.0 && record.seconds > 0.0 {
@@ -206,7 +218,10 @@ impl Laboratory {
                 let image = self.new_image(&directory.join(IMAGE), made_for, bytes)?;
                 self.image = Some((made_for, image));
             }
-        } else if kernel_type(peer).is_some() && place == Place::Free && self.loop_file.as_ref().is_none_or(|file| file.bytes() != bytes) {
+        } else if kernel_type(peer).is_some()
+            && place.kind() != Kind::Same
+            && self.loop_file.as_ref().is_none_or(|file| file.bytes() != bytes)
+        {
             self.loop_file = None;
             scene::require_room(directory, bytes, "leave out large cases")?;
             self.loop_file = Some(MemoryFile::new(directory.join(LOOP_FILE), bytes)?);
@@ -231,7 +246,7 @@ impl Laboratory {
     fn same_of(&self, place: Place) -> Option<&same_drive::Settings> {
         match place {
             Place::Same(us) => self.same.get(&us),
-            Place::Free => None,
+            Place::Free | Place::Untimed => None,
         }
     }
 
@@ -247,23 +262,25 @@ impl Laboratory {
             return Ok(None);
         }
         Ok(Some(match place {
-            Place::Free => Box::new(FreeDrive::start(self.loop_file.as_ref().ok_or_else(lost)?)?),
+            Place::Free | Place::Untimed => Box::new(FreeDrive::start(self.loop_file.as_ref().ok_or_else(lost)?)?),
             Place::Same(_) => Box::new(same_drive::start(self.directory.path(), bytes, &self.same(place, memory_bytes)?)?),
         }))
     }
 
-    /// Makes and mounts a file system.
-    fn start<'d>(&self, peer: Peer, backing: Option<Box<dyn Backing + 'd>>, mountpoint: &Path, inodes: Option<u64>) -> Result<Mounted<'d>> {
+    /// Makes and mounts a file system that is not the kernel's.
+    fn start(&self, peer: Peer, place: Place, mountpoint: &Path, scratch: &Path) -> Result<Mounted<'static>> {
         let image = || self.image.as_ref().map(|(_, image)| image.path()).ok_or_else(lost);
-        match peer {
-            Peer::TandemfsRelaxed => Mounted::tandemfs(image()?, mountpoint, "relaxed,timing=on"),
-            Peer::TandemfsStrict => Mounted::tandemfs(image()?, mountpoint, "strict,timing=on"),
-            Peer::TandemfsLibrary => Mounted::library(image()?),
-            Peer::Null => Mounted::null(mountpoint),
-            Peer::Ext4 | Peer::Ext4Journal | Peer::Xfs | Peer::Btrfs => {
-                Mounted::kernel(peer, backing.ok_or_else(lost)?, mountpoint, inodes)
-            }
-        }
+        let timing = place != Place::Untimed;
+        let mode = match peer {
+            Peer::TandemfsRelaxed => "relaxed",
+            Peer::TandemfsStrict => "strict",
+            Peer::TandemfsDirect => "strict,direct",
+            Peer::TandemfsDirectAsleep => "strict,direct,direct_spin=0",
+            Peer::TandemfsLibrary => return Mounted::library(image()?, timing),
+            _ => return Mounted::null(mountpoint),
+        };
+        let options = format!("{mode},timing={}", if timing { "on" } else { "off" });
+        Mounted::tandemfs(image()?, mountpoint, options, peer.is_direct().then_some(scratch))
     }
 }
 

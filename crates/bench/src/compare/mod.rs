@@ -10,7 +10,7 @@
 //!
 //! `peer.rs` lists the file systems, `backing.rs` their drives, `case.rs` defines a case, `record.rs` the result of a run. `session.rs` is
 //! the command. It asks `available.rs` which peers can run, `plan.rs` for the order, `laboratory.rs` to make each run (`mounted.rs`: file
-//! systems, `clock.rs`: times, `awake.rs`: CPUs), and `store.rs` to save it. `statistics.rs`, `subject.rs` and `targets.rs` evaluate the runs, `report/`
+//! systems, `clock.rs`: times, `awake.rs`: CPUs, `under_run.rs`: the direct door), and `store.rs` to save it. `statistics.rs`, `subject.rs` and `targets.rs` evaluate the runs, `report/`
 //! shows them. `same_drive/` is the drive that all peers share.
 
 pub mod available;
@@ -34,3 +34,4 @@ pub mod statistics;
 pub mod store;
 pub mod subject;
 pub mod targets;
+pub mod under_run;

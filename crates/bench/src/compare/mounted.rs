@@ -22,6 +22,7 @@ use super::backing::Backing;
 use super::command::{child, command, run, tandemfs};
 use super::peer::Peer;
 use super::record::Traffic;
+use super::under_run;
 use crate::failure::{Failure, Result};
 use crate::null_fs;
 use crate::scene;
@@ -40,6 +41,11 @@ pub fn drop_caches() -> Result<()> {
         Err(error) if rustix::process::geteuid().is_root() => Err(Failure::new(format!("the kernel's caches cannot be dropped: {error}"))),
         _ => Ok(()),
     }
+}
+
+/// Whether mounts are for the programs of all users, for those that refuse to run as root.
+pub fn is_for_all() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 /// A mount directory; the file system may be mounted or not.
@@ -93,7 +99,13 @@ enum Kind<'b> {
     /// A file system of the kernel.
     Kernel { peer: Peer, backing: Box<dyn Backing + 'b> },
     /// TandemFS, through the commands of its program.
-    Tandemfs { image: PathBuf, options: &'static str, daemon: Daemon },
+    Tandemfs {
+        image: PathBuf,
+        options: String,
+        daemon: Daemon,
+        /// Where programs find how to enter its direct door, if they shall.
+        entered_from: Option<PathBuf>,
+    },
     /// TandemFS in this process.
     Library(Library),
     /// The in-memory FUSE file system, in its own process.
@@ -120,24 +132,27 @@ impl<'b> Mounted<'b> {
         Self { mountpoint: Mountpoint::new(mountpoint), kind: Kind::Kernel { peer, backing } }.mounted()
     }
 
-    /// Formats an image with TandemFS and mounts it.
+    /// Formats an image with TandemFS and mounts it. The programs of a case whose scratch directory is `entered_from` go by its direct door.
     ///
     /// # Errors
-    /// The error message of `mkfs` or `mount`.
-    pub fn tandemfs(image: &Path, mountpoint: &Path, options: &'static str) -> Result<Self> {
+    /// The error message of `mkfs` or `mount`; the door cannot be entered.
+    pub fn tandemfs(image: &Path, mountpoint: &Path, mut options: String, entered_from: Option<&Path>) -> Result<Self> {
+        if is_for_all() {
+            options += ",allow_other";
+        }
         // The drive may have been used before.
         run(tandemfs().args(["mkfs", "--force"]).arg(image))?;
-        let kind = Kind::Tandemfs { image: image.to_owned(), options, daemon: Daemon(None) };
+        let entered_from = entered_from.map(Path::to_owned);
+        let kind = Kind::Tandemfs { image: image.to_owned(), options, daemon: Daemon(None), entered_from };
         Self { mountpoint: Mountpoint::new(mountpoint), kind }.mounted()
     }
 
-    /// Formats an image with TandemFS and opens it in this process.
+    /// Formats an image with TandemFS and opens it in this process, with the times of its drive or without.
     ///
     /// # Errors
     /// The image cannot be formatted or opened.
-    pub fn library(image: &Path) -> Result<Self> {
-        let name = image.to_str().ok_or_else(|| Failure::new("the directory's name is not Unicode; name another with --directory"))?;
-        let fs = scene::make(scene::open(name, true)?, ChecksumKind::Crc32c)?;
+    pub fn library(image: &Path, timing: bool) -> Result<Self> {
+        let fs = scene::make(scene::open(scene::path_text(image)?, timing)?, ChecksumKind::Crc32c)?;
         Ok(Self { mountpoint: Mountpoint::new(Path::new("")), kind: Kind::Library(Library(Some(fs))) })
     }
 
@@ -179,11 +194,14 @@ impl<'b> Mounted<'b> {
                 run(mount.arg(backing.block_device()).arg(path))?;
                 self.mountpoint.is_mounted = true;
             }
-            Kind::Tandemfs { image, options, daemon, .. } => {
+            Kind::Tandemfs { image, options, daemon, entered_from } => {
                 run(tandemfs().arg("mount").arg(image).arg(path).args(["-o", options]))?;
                 self.mountpoint.is_mounted = true;
                 let info = ask(&self.mountpoint.path, "info")?;
                 daemon.0 = info["process_id"].as_u64().and_then(|id| u32::try_from(id).ok());
+                if let Some(scratch) = entered_from {
+                    under_run::enter(&self.mountpoint.path, scratch)?;
+                }
             }
             Kind::Library(_) | Kind::Null(_) => {}
         }
@@ -251,6 +269,17 @@ impl<'b> Mounted<'b> {
             Kind::Library(library) => library.0.as_ref().map(|fs| traffic_of(&tandemfs_fuse::stats(fs))),
             Kind::Null(_) => None,
         })
+    }
+
+    /// Processes that have been at its direct door since it was mounted, if programs enter it.
+    ///
+    /// # Errors
+    /// The daemon does not answer.
+    pub fn connections(&self) -> Result<Option<u64>> {
+        match &self.kind {
+            Kind::Tandemfs { entered_from: Some(_), .. } => Ok(ask(&self.mountpoint.path, "stats")?["direct"]["connections"].as_u64()),
+            _ => Ok(None),
+        }
     }
 
     /// The file system as a library.

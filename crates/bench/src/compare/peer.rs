@@ -9,12 +9,18 @@ pub enum Peer {
     TandemfsRelaxed,
     /// TandemFS through the mount, each write durable when it returns
     TandemfsStrict,
+    /// TandemFS by its direct door: unchanged programs under `tandemfs run`
+    TandemfsDirect,
+    /// The same with a daemon that sleeps whenever nobody asks (direct_spin=0)
+    TandemfsDirectAsleep,
     /// TandemFS as a library in the measuring process; for the cases that have such a form
     TandemfsLibrary,
     /// ext4 with its defaults (data=ordered)
     Ext4,
     /// ext4 with data=journal
     Ext4Journal,
+    /// ext4, with what programs do for durability switched off; for the cases in which they do something
+    Ext4Volatile,
     /// XFS with its defaults
     Xfs,
     /// Btrfs with its defaults
@@ -39,18 +45,42 @@ impl Peer {
         match self {
             Self::TandemfsRelaxed => "TandemFS relaxed",
             Self::TandemfsStrict => "TandemFS strict",
+            Self::TandemfsDirect => "TandemFS direct",
+            Self::TandemfsDirectAsleep => "TandemFS direct, asleep",
             Self::TandemfsLibrary => "TandemFS library",
             Self::Ext4 => "ext4",
             Self::Ext4Journal => "ext4 data=journal",
+            Self::Ext4Volatile => "ext4, volatile",
             Self::Xfs => "XFS",
             Self::Btrfs => "Btrfs",
             Self::Null => "null FUSE",
         }
     }
 
+    /// Who takes part if these are named. Without a name, all but the direct door and what only its reaches need; the direct door alone, with
+    /// all that it is held against.
+    pub fn taking_part(named: &[Self]) -> Vec<Self> {
+        let is_meant = |peer: &Self| match named {
+            [] => !peer.is_direct() && *peer != Self::Ext4Volatile,
+            [Self::TandemfsDirect] => !matches!(peer, Self::Ext4Journal | Self::Btrfs),
+            named => named.contains(peer),
+        };
+        Self::all().filter(is_meant).collect()
+    }
+
     /// Whether it is a form of TandemFS.
     pub fn is_ours(self) -> bool {
-        matches!(self, Self::TandemfsRelaxed | Self::TandemfsStrict | Self::TandemfsLibrary)
+        self.is_mount() || self.is_direct() || self == Self::TandemfsLibrary
+    }
+
+    /// Whether it is TandemFS's mount, without `tandemfs run`.
+    pub fn is_mount(self) -> bool {
+        matches!(self, Self::TandemfsRelaxed | Self::TandemfsStrict)
+    }
+
+    /// Whether its programs run under `tandemfs run`.
+    pub fn is_direct(self) -> bool {
+        matches!(self, Self::TandemfsDirect | Self::TandemfsDirectAsleep)
     }
 
     /// Whether ratios are taken relative to it: the best such peer of the same run is used.

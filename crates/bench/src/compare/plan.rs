@@ -80,7 +80,8 @@ impl Plan<'_> {
     fn applies(&self, case: usize, place: Place, peer: Peer) -> bool {
         let lowest = self.places.iter().find(|place| place.kind() == Kind::Same);
         let is_for_curves = place.kind() == Kind::Same && lowest != Some(&place);
-        let takes_part = !is_for_curves || (self.decides(case, place) && (peer.is_ours() || peer.is_yardstick()));
+        let takes_part =
+            !is_for_curves || (self.decides(case, place) && (peer.is_ours() || peer.is_yardstick() || peer == Peer::Ext4Volatile));
         takes_part && self.cases[case].applies_to(peer)
     }
 

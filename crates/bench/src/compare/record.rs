@@ -8,7 +8,7 @@ use super::peer::Peer;
 use super::same_drive;
 
 /// Format version of the results file. A file of another version is not resumed.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Facts and settings common to all runs of a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -83,6 +83,8 @@ pub struct Record {
     pub latency_ns: Option<Percentiles>,
     /// Traffic to the drive, if it is counted.
     pub traffic: Option<Traffic>,
+    /// Processes that have been at the direct door since the last mount, where programs run under `tandemfs run`.
+    pub connections: Option<u64>,
     /// How much longer than its best time a fixed computation took around this run: 0.03 is 3 % longer.
     pub noise: f64,
 }

@@ -17,7 +17,7 @@ use super::plan::{Plan, Planned};
 use super::record::{Header, Record, VERSION};
 use super::settings::Settings;
 use super::store::Store;
-use super::{cases, mounted, report, same_drive};
+use super::{cases, mounted, report, same_drive, under_run};
 use crate::arguments::{CompareArguments, RunArguments};
 use crate::failure::{Failure, Result};
 use crate::machine;
@@ -71,6 +71,9 @@ pub fn child(text: &str) -> Option<Result<()>> {
     if let Some(cpu) = awake::order(text) {
         return Some(awake::serve(cpu));
     }
+    if let Some(order) = under_run::order(text) {
+        return Some(under_run::serve(&order));
+    }
     mounted::null_order(text).map(|mountpoint| null_fs::serve(&mountpoint))
 }
 
@@ -84,7 +87,7 @@ pub fn compare(arguments: &CompareArguments) -> Result<()> {
     }
     let extent = Extent::of(arguments);
     let chosen = chosen_cases(&arguments.cases, arguments.quick)?;
-    let (peers, mut left_out) = available(&wanted_peers(&arguments.peer))?;
+    let (peers, mut left_out) = available(&Peer::taking_part(&arguments.peer))?;
     let chosen = with_programs(chosen, &mut left_out)?;
     let settings = arguments.common.settings(extent.scale, extent.keeps_least);
 
@@ -119,7 +122,7 @@ pub fn compare(arguments: &CompareArguments) -> Result<()> {
 /// # Errors
 /// No drive is left, or a signal came.
 fn places(kinds: &[Kind], latencies: &[u32], laboratory: &mut Laboratory, store: &mut Store) -> Result<Vec<Place>> {
-    let mut places: Vec<Place> = if kinds.contains(&Kind::Free) { vec![Place::Free] } else { Vec::new() };
+    let mut places: Vec<Place> = [Place::Free, Place::Untimed].into_iter().filter(|place| kinds.contains(&place.kind())).collect();
     if !kinds.contains(&Kind::Same) {
         return Ok(places);
     }
@@ -229,6 +232,7 @@ pub fn run(arguments: &RunArguments) -> Result<()> {
     let mut laboratory = Laboratory::new(&settings)?;
     let place = match arguments.place {
         Kind::Free => Place::Free,
+        Kind::Untimed => Place::Untimed,
         Kind::Same => {
             laboratory.calibrate(arguments.latency, None)?;
             Place::Same(arguments.latency)
@@ -285,10 +289,6 @@ fn chosen_cases(words: &[String], is_quick: bool) -> Result<Cases> {
 
 fn no_such_case(word: &str) -> Failure {
     Failure::new(format!("there is no case '{word}'; 'tandemfs-bench compare --list' shows them"))
-}
-
-fn wanted_peers(named: &[Peer]) -> Vec<Peer> {
-    Peer::all().filter(|peer| named.is_empty() || named.contains(peer)).collect()
 }
 
 /// The cases whose programs are installed; the others are listed in `left_out`.

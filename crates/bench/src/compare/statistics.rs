@@ -94,6 +94,8 @@ pub struct Summary {
     pub latency_ns: Option<Percentiles>,
     /// Traffic to the drive per unit, if it is counted.
     pub traffic_per_unit: Option<TrafficPerUnit>,
+    /// Processes at the direct door, the fewest of a round.
+    pub connections: Option<u64>,
     /// Median over the rounds of the deviation from the usual noise ([SS4]).
     pub noise: f64,
 }
@@ -230,6 +232,7 @@ fn summary(rounds: &mut [&Record], usual_noise: f64) -> Option<Summary> {
         memory_bytes: rounds.iter().filter_map(|record| record.memory_bytes).max(),
         latency_ns: latencies(rounds),
         traffic_per_unit: traffic(rounds),
+        connections: rounds.iter().filter_map(|record| record.connections).min(),
         noise,
     })
 }
@@ -290,6 +293,7 @@ pub mod tests {
             memory_bytes: Some(1 << 20),
             latency_ns: None,
             traffic: None,
+            connections: None,
             noise: 0.01,
         }
     }

@@ -1,7 +1,7 @@
 //! The unit of comparison: one case on one drive, with all file systems.
 //!
-//! [SU1] TandemFS's mount and library are judged separately: a fast library must not hide a slow mount. At the mount the better of
-//!       *relaxed* and *strict* is compared with the better of ext4 and XFS.
+//! [SU1] TandemFS's mount, direct door and library are judged separately: a fast library must not hide a slow mount. At the mount the better
+//!       of *relaxed* and *strict* is compared with the better of ext4 and XFS.
 //! [SU2] Faster or slower requires the whole interval on one side of 1. Results with noise above [`NOISE_MAX`] or fewer rounds than
 //!       [`ROUNDS_LEAST`] decide nothing. A median below 1 is still listed as a loss, with that remark.
 //!
@@ -26,7 +26,7 @@ impl Deref for Subject<'_> {
     }
 }
 
-/// TandemFS's mount or library compared with the better of ext4 and XFS.
+/// TandemFS's mount, direct door or library compared with the better of ext4 and XFS.
 #[derive(Debug, Clone, Copy)]
 pub struct Comparison<'a> {
     /// TandemFS.
@@ -116,16 +116,21 @@ impl<'a> Subject<'a> {
         meant.max_by(|one, other| one.rate.median.total_cmp(&other.rate.median))
     }
 
-    /// The better of the two mount modes beside the yardstick, and the library, if the case has a form for it ([SU1]).
+    /// The better of the two modes at the mount.
+    pub fn best_mount(&self) -> Option<&'a Summary> {
+        self.best(Peer::is_mount)
+    }
+
+    /// The better of the two mount modes beside the yardstick, the direct door, and the library, if the case has a form for it ([SU1]).
     pub fn comparisons(&self) -> impl Iterator<Item = Comparison<'a>> {
-        let mount = self.best(|peer| matches!(peer, Peer::TandemfsRelaxed | Peer::TandemfsStrict));
+        let ours = [self.best_mount(), self.of(Peer::TandemfsDirect), self.of(Peer::TandemfsLibrary)];
         let theirs = self.yardstick();
-        mount.into_iter().chain(self.of(Peer::TandemfsLibrary)).filter_map(move |ours| Some(Comparison::new(ours, theirs?)))
+        ours.into_iter().flatten().filter_map(move |ours| Some(Comparison::new(ours, theirs?)))
     }
 
     /// The mount beside the yardstick.
     pub fn mount(&self) -> Option<Comparison<'a>> {
-        self.comparisons().find(|found| found.ours.peer != Peer::TandemfsLibrary)
+        self.comparisons().find(|found| found.ours.peer.is_mount())
     }
 }
 

@@ -5,6 +5,9 @@
 //! [RC3] On the same drive a target is judged at several latencies of a block command, and its verdict is that at the lowest: the profile's
 //!       own, or, where this machine cannot carry it, the lowest that it can. Without a measurement there it is undecided.
 //! [RC2] The yardstick is the better of ext4 and XFS in the same runs, for each case.
+//! [RC4] A reach of the direct door is the least of three in the same rounds: a multiple of the yardstick, a share of what the library does, and
+//!       a share of what the program does with durability switched off. Without the third, which programs of a reach always have, a reach
+//!       can be met, but not missed.
 
 use serde::Serialize;
 
@@ -19,6 +22,10 @@ use super::subject::Subject;
 pub enum Measure {
     /// Our rate is at least this many times that of the yardstick ([RC2]).
     RateAtLeast(f64),
+    /// The same, or what the library or the program itself allow, if that is less ([RC4]).
+    Reach(f64),
+    /// Our rate is not below that of the better mode at the mount.
+    NotSlowerThanMount,
     /// Our time is at most this many times that of the in-memory FUSE file system, which shows the unavoidable cost of FUSE.
     TimesNullAtMost(f64),
     /// Our bytes programmed to flash are at most this share of ext4's.
@@ -30,7 +37,7 @@ pub enum Measure {
 pub struct ComparisonTarget {
     /// Title of the row, for readers.
     pub title: &'static str,
-    /// Names of the cases, without a suffix for clients or for commands at once.
+    /// Names of the cases, with or without a suffix for clients or for commands at once; every case if there are none.
     pub cases: &'static [&'static str],
     /// The forms of TandemFS that are judged, each separately.
     pub peers: &'static [Peer],
@@ -48,6 +55,14 @@ const MODES: &[Peer] = &[Peer::TandemfsRelaxed, Peer::TandemfsStrict];
 const RELAXED: &[Peer] = &[Peer::TandemfsRelaxed];
 const STRICT: &[Peer] = &[Peer::TandemfsStrict];
 const LIBRARY: &[Peer] = &[Peer::TandemfsLibrary];
+const DIRECT: &[Peer] = &[Peer::TandemfsDirect];
+
+/// What a program may lose of the library's rate on its way through the direct door ([RC4]).
+const OF_LIBRARY: f64 = 0.8;
+/// And of its own rate without durability.
+const OF_VOLATILE: f64 = 0.9;
+/// A rate that is surely above this share of the mount's, and not surely below the mount's, is not slower.
+const AS_FAST: f64 = 0.95;
 
 /// All targets.
 pub const TABLE: &[ComparisonTarget] = &[
@@ -82,7 +97,38 @@ pub const TABLE: &[ComparisonTarget] = &[
         place: Some(Kind::Same),
         measure: Measure::FlashBytesAtMost(1.0 / 3.0),
     },
+    reach("durable overwrite", &["durable-overwrite-4k-c1", "durable-overwrite-4k-c4"], 15.0),
+    reach("durable append", &["append-fsync-4k-c1", "append-fsync-4k-c4"], 25.0),
+    reach("durable create", &["create-write-fsync-4k-c1", "create-write-fsync-4k-c4"], 20.0),
+    reach("durable, 16 clients", &["durable-overwrite-4k-c16", "append-fsync-4k-c16", "create-write-fsync-4k-c16"], 3.0),
+    reach("varmail", &["varmail"], 4.8),
+    reach("oltp", &["oltp"], 4.1),
+    reach("SQLite, WAL and FULL", &["sqlite-wal-full"], 5.0),
+    reach("SQLite, mixed", &["sqlite-mixed-wal"], 1.5),
+    reach("Redis, appendfsync always", &["redis-always-p1"], 4.0),
+    reach("pgbench, reading and writing", &["pgbench-read-write"], 2.2),
+    reach("RocksDB, fillsync", &["rocksdb-fillsync"], 15.0),
+    reach("fileserver, an fsync after each write", &["fileserver-fsync"], 2.0),
+    reach("webproxy, an fsync after each write", &["webproxy-fsync"], 3.2),
+    row(
+        "many small files",
+        &["untar", "cp-r", "rm-r", "readdir-cold", "git-status-cold", "git-status-warm"],
+        DIRECT,
+        Some(Kind::Same),
+        0.8,
+    ),
+    ComparisonTarget {
+        title: "not slower than by the mount",
+        cases: &[],
+        peers: DIRECT,
+        place: None,
+        measure: Measure::NotSlowerThanMount,
+    },
 ];
+
+const fn reach(title: &'static str, cases: &'static [&'static str], times: f64) -> ComparisonTarget {
+    ComparisonTarget { title, cases, peers: DIRECT, place: Some(Kind::Same), measure: Measure::Reach(times) }
+}
 
 const fn row(
     title: &'static str,
@@ -108,6 +154,8 @@ pub enum Verdict {
     UndecidedByNoise,
     /// It was not measured at the latency that decides ([RC3]).
     UndecidedByLatency,
+    /// What may limit a reach was not measured ([RC4]).
+    UndecidedByLimit,
 }
 
 impl Verdict {
@@ -119,8 +167,20 @@ impl Verdict {
             Self::UndecidedByInterval => "undecided: more rounds are needed",
             Self::UndecidedByNoise => "undecided: the machine was too noisy",
             Self::UndecidedByLatency => "undecided: not measured at the latency that decides",
+            Self::UndecidedByLimit => "undecided: not measured without durability",
         }
     }
+}
+
+/// What a rate is held against: so many times that of a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Limit {
+    /// The peer.
+    pub other: Peer,
+    /// How many times its rate.
+    pub times: f64,
+    /// Units per second.
+    pub rate: f64,
 }
 
 /// A target and its measurement for one case.
@@ -136,6 +196,8 @@ pub struct Judgement {
     pub peer: Peer,
     /// The peer that the ratio is relative to.
     pub other: Peer,
+    /// Everything that limits a [`Measure::Reach`] ([RC4]); empty for others. The ratio is to the peer of the least.
+    pub limits: Vec<Limit>,
     /// The ratio as in [`Measure`]: of rates, times or bytes.
     pub ratio: Ratio,
     /// Ratio of our rate to ext4's, for rows judged by another measure.
@@ -188,21 +250,37 @@ pub fn judge(subjects: &[Subject<'_>], decisive_us: Option<u32>) -> Vec<Judgemen
     judgements
 }
 
-/// Whether a case on a drive decides a row of [`TABLE`].
+/// Whether a case on a drive decides a row of [`TABLE`] that names its cases.
 pub fn decides(case: &str, place: Place) -> bool {
-    TABLE.iter().any(|target| target.is_of(case, place))
+    TABLE.iter().any(|target| !target.cases.is_empty() && target.is_of(case, place))
 }
 
 impl ComparisonTarget {
     fn is_of(&self, case: &str, place: Place) -> bool {
-        self.place.is_none_or(|wanted| wanted == place.kind()) && self.cases.iter().any(|name| is_case(case, name))
+        let is_meant = self.cases.is_empty() || self.cases.iter().any(|name| is_case(case, name));
+        self.place.is_none_or(|wanted| wanted == place.kind()) && is_meant
     }
 }
 
 fn judge_one(target: ComparisonTarget, subject: &Subject<'_>, peer: Peer) -> Option<Judgement> {
     let ours = subject.of(peer)?;
     let rates = |other: &Summary| ratio(&ours.rates, &other.rates);
+    let (mut measure, mut limits) = (target.measure, Vec::new());
     let (other, found) = match target.measure {
+        Measure::Reach(times) => {
+            let allow = [(subject.of(Peer::TandemfsLibrary), OF_LIBRARY), (subject.of(Peer::Ext4Volatile), OF_VOLATILE)];
+            let mut sides = vec![(subject.yardstick()?, times)];
+            sides.extend(allow.into_iter().filter_map(|(side, times)| Some((side?, times))));
+            limits = sides.iter().map(|(side, times)| Limit { other: side.peer, times: *times, rate: times * side.rate.median }).collect();
+            sides.sort_by(|(one, times), (other, more)| (times * one.rate.median).total_cmp(&(more * other.rate.median)));
+            let (least, times) = sides[0];
+            measure = Measure::RateAtLeast(times);
+            (least, rates(least))
+        }
+        Measure::NotSlowerThanMount => {
+            let other = subject.best_mount()?;
+            (other, rates(other))
+        }
         Measure::RateAtLeast(_) => {
             let other = subject.yardstick()?;
             (other, rates(other))
@@ -219,27 +297,30 @@ fn judge_one(target: ComparisonTarget, subject: &Subject<'_>, peer: Peer) -> Opt
         }
     };
     let beside_ext4 = match target.measure {
-        Measure::RateAtLeast(_) => None,
-        _ => subject.of(Peer::Ext4).map(rates),
+        Measure::TimesNullAtMost(_) | Measure::FlashBytesAtMost(_) => subject.of(Peer::Ext4).map(rates),
+        _ => None,
     };
     let counts_time = !matches!(target.measure, Measure::FlashBytesAtMost(_));
     let verdict = match () {
         () if counts_time && (ours.is_noisy() || other.is_noisy()) => Verdict::UndecidedByNoise,
         () if counts_time && (ours.is_of_few_rounds() || other.is_of_few_rounds()) => Verdict::UndecidedByInterval,
-        () => verdict(target.measure, found),
+        () => verdict(measure, found),
     };
+    let lacks_a_limit = !limits.is_empty() && subject.of(Peer::Ext4Volatile).is_none();
+    let verdict = if verdict == Verdict::Missed && lacks_a_limit { Verdict::UndecidedByLimit } else { verdict };
     Some(Judgement {
         target,
         case: ours.case.clone(),
         place: ours.place,
         peer: ours.peer,
         other: other.peer,
+        limits,
         ratio: found,
         beside_ext4,
         verdict,
         curve: match ours.place {
             Place::Same(us) => vec![Point { us, ratio: found, verdict }],
-            Place::Free => Vec::new(),
+            Place::Free | Place::Untimed => Vec::new(),
         },
     })
 }
@@ -252,7 +333,8 @@ pub fn is_case(name: &str, case: &str) -> bool {
 
 fn verdict(measure: Measure, found: Ratio) -> Verdict {
     let (sure, never) = match measure {
-        Measure::RateAtLeast(least) => (found.low >= least, found.high < least),
+        Measure::RateAtLeast(least) | Measure::Reach(least) => (found.low >= least, found.high < least),
+        Measure::NotSlowerThanMount => (found.low >= AS_FAST && found.high >= 1.0, found.high < 1.0),
         Measure::TimesNullAtMost(most) | Measure::FlashBytesAtMost(most) => (found.high <= most, found.low > most),
     };
     match (sure, never) {
@@ -359,6 +441,47 @@ mod tests {
         let curve: Vec<(u32, Verdict)> = found[0].curve.iter().map(|point| (point.us, point.verdict)).collect();
         assert_eq!(curve, [(25, Verdict::Missed), (50, Verdict::Met)], "met at a longer latency is not met");
         assert_eq!(judged(Some(15))[0].verdict, Verdict::UndecidedByLatency, "15 us could have been measured");
+    }
+
+    #[test]
+    fn a_reach_is_the_least_of_three() {
+        let side = |peer: Peer, rate: f64| {
+            let mut records = rounds("durable-overwrite-4k-c4", peer, &[rate; 3]);
+            records.iter_mut().for_each(|record| record.place = Place::Same(10));
+            records
+        };
+        let reach = |sides: &[(Peer, f64)]| {
+            let records: Vec<Record> = sides.iter().flat_map(|(peer, rate)| side(*peer, *rate)).collect();
+            let mut found = judged_at(&records, Some(10));
+            found.retain(|each| matches!(each.target.measure, Measure::Reach(_)));
+            (found[0].other, found[0].verdict, found[0].limits.iter().map(|limit| limit.rate).collect::<Vec<_>>())
+        };
+        let (ours, ext4, xfs) = ((Peer::TandemfsDirect, 900.0), (Peer::Ext4, 80.0), (Peer::Xfs, 100.0));
+        let (library, volatile) = ((Peer::TandemfsLibrary, 5000.0), (Peer::Ext4Volatile, 2000.0));
+        assert_eq!(reach(&[ours, ext4, xfs, library, volatile]), (Peer::Xfs, Verdict::Missed, vec![1500.0, 4000.0, 1800.0]));
+        let volatile = (Peer::Ext4Volatile, 1000.0);
+        assert_eq!(reach(&[ours, ext4, xfs, library, volatile]), (Peer::Ext4Volatile, Verdict::Met, vec![1500.0, 4000.0, 900.0]));
+        let library = (Peer::TandemfsLibrary, 1000.0);
+        assert_eq!(reach(&[ours, ext4, xfs, library, volatile]), (Peer::TandemfsLibrary, Verdict::Met, vec![1500.0, 800.0, 900.0]));
+        assert_eq!(reach(&[ours, ext4, xfs]).1, Verdict::UndecidedByLimit, "the program may not be able to do more");
+    }
+
+    #[test]
+    fn what_is_not_slower_than_the_mount_is_as_fast_as_its_better_mode() {
+        let verdict = |rates: [f64; 3]| {
+            let relaxed = rounds("anything", Peer::TandemfsRelaxed, &[100.0; 3]);
+            let found =
+                judged(&[rounds("anything", Peer::TandemfsDirect, &rates), relaxed, rounds("anything", Peer::TandemfsStrict, &[50.0; 3])]);
+            assert_eq!((found.len(), found[0].other), (1, Peer::TandemfsRelaxed));
+            found[0].verdict
+        };
+        assert_eq!(
+            [[120.0; 3], [100.0; 3], [99.0; 3], [60.0; 3]].map(verdict),
+            [Verdict::Met, Verdict::Met, Verdict::Missed, Verdict::Missed]
+        );
+        assert_eq!(verdict([96.0, 100.0, 101.0]), Verdict::Met);
+        assert_eq!(verdict([80.0, 100.0, 120.0]), Verdict::UndecidedByInterval);
+        assert!(!decides("anything", Place::Free), "it takes no time from what has targets of its own");
     }
 
     #[test]

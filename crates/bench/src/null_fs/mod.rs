@@ -21,6 +21,7 @@ use tandemfs_wire::{
 };
 
 use self::table::{Answer, COOKIE_FIRST, Content, Directory, Node, Table};
+use crate::compare::mounted::is_for_all;
 use crate::failure::Result;
 use crate::output::say;
 use crate::served::Served;
@@ -45,6 +46,7 @@ pub fn serve(mountpoint: &Path) -> Result<()> {
         subtype: Some("null".into()),
         default_permissions: true,
         atime: false,
+        allow_other: is_for_all(),
         ..MountOptions::default()
     };
     let wanted = tandemfs_fuse::wanted(true, true, tandemfs_fuse::request_bytes_max());

@@ -15,6 +15,7 @@ use crate::failure::{Failure, Result};
 /// Files below a directory, by system calls.
 pub struct DirectoryTarget {
     root: PathBuf,
+    synchronizes: bool,
     synchronizes_attributes: bool,
     synchronizes_writes: bool,
     open: Mutex<HashMap<u64, Arc<File>>>,
@@ -26,6 +27,7 @@ impl DirectoryTarget {
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self {
             root: root.into(),
+            synchronizes: true,
             synchronizes_attributes: false,
             synchronizes_writes: false,
             open: Mutex::default(),
@@ -36,6 +38,11 @@ impl DirectoryTarget {
     /// The same, with fsync in place of fdatasync.
     pub fn with_attributes_synchronized(self) -> Self {
         Self { synchronizes_attributes: true, ..self }
+    }
+
+    /// The same, but nothing of a file is made durable when it is asked for.
+    pub fn without_durability(self) -> Self {
+        Self { synchronizes: false, ..self }
     }
 
     /// The same, with an fsync behind each write and append.
@@ -124,7 +131,11 @@ impl Target for DirectoryTarget {
 
     fn synchronize(&self, file: Handle) -> Result<()> {
         let file = self.file(file)?;
-        Ok(if self.synchronizes_attributes { file.sync_all() } else { file.sync_data() }?)
+        Ok(match (self.synchronizes, self.synchronizes_attributes) {
+            (false, _) => Ok(()),
+            (true, false) => file.sync_data(),
+            (true, true) => file.sync_all(),
+        }?)
     }
 
     fn close(&self, file: Handle) -> Result<()> {

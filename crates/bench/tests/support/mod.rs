@@ -1,7 +1,7 @@
 //! Shared code of the tests of the program.
 
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,13 @@ pub fn require_mounts() {
     assert!(is_device, "this test needs /dev/fuse: load the kernel module (modprobe fuse), or give the container the device");
     let beside = Path::new(PROGRAM).with_file_name("tandemfs");
     assert!(beside.is_file(), "this test needs {}: cargo build -p tandemfs", beside.display());
+}
+
+/// The library of `tandemfs run`, which a build of all tests leaves beside them.
+pub fn preload() -> PathBuf {
+    let library = std::env::current_exe().expect("this program").with_file_name("libtandemfs_preload.so");
+    assert!(library.is_file(), "this test needs {}: cargo test --no-run -p tandemfs-preload", library.display());
+    library
 }
 
 /// Asserts that the program failed with one sentence that contains a word.

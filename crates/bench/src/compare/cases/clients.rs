@@ -92,7 +92,15 @@ mod tests {
 
     fn with_stage<T>(clock: &mut dyn StageClock, then: impl FnOnce(&mut Stage<'_>) -> T) -> T {
         let directory = tempfile::tempdir().expect("a directory");
-        then(&mut Stage { directory: directory.path(), scratch: directory.path(), library: None, seed: 1, scale: 1.0, clock })
+        then(&mut Stage {
+            directory: directory.path(),
+            scratch: directory.path(),
+            library: None,
+            seed: 1,
+            scale: 1.0,
+            is_durable: true,
+            clock,
+        })
     }
 
     #[test]

@@ -76,6 +76,7 @@ impl Personality {
             clients: load.workers as u32,
             share_least: 1.0,
             is_quick: self.workload == Workload::Varmail,
+            is_durable: self.synchronizes || matches!(self.workload, Workload::Varmail | Workload::Oltp),
             bytes_needed: load.bytes_max() * 3 / 2,
             memory_bytes: self.memory_bytes(),
             ..Case::new(Group::Filebench, self.name(), self.description(), move |stage| self.run(stage))
@@ -118,6 +119,7 @@ impl Personality {
         let load = self.load(stage.scale, stage.seed);
         // [FB2], [FB4].
         let target = match (self.synchronizes, self.workload) {
+            _ if !stage.is_durable => DirectoryTarget::new(stage.directory).without_durability(),
             (true, _) => DirectoryTarget::new(stage.directory).with_writes_synchronized(),
             (false, Workload::Oltp) => DirectoryTarget::new(stage.directory),
             (false, _) => DirectoryTarget::new(stage.directory).with_attributes_synchronized(),

@@ -56,8 +56,9 @@ struct Kind {
     is_quick: bool,
 }
 
-const DURABLE: &[&str] = &["--rw=randwrite", "--sync=dsync"];
-const ANYWHERE: &[&str] = &["--rw=randwrite", "--sync=dsync", "--blockalign=1", "--norandommap"];
+const DSYNC: &str = "--sync=dsync";
+const DURABLE: &[&str] = &["--rw=randwrite", DSYNC];
+const ANYWHERE: &[&str] = &["--rw=randwrite", DSYNC, "--blockalign=1", "--norandommap"];
 
 const fn kind(name: &'static str, what: &'static str, arguments: &'static [&'static str], start: Start) -> Kind {
     let (request_bytes, requests, file_bytes) = (4 * KIB, 4000, 64 * MIB);
@@ -91,7 +92,7 @@ impl Kind {
 /// All kinds of jobs.
 const KINDS: &[Kind] = &[
     kind("durable-overwrite-4k", "durable overwrites of random pages of 64 MiB", DURABLE, Start::Written),
-    kind("append-fsync-4k", "durable appends", &["--rw=write", "--sync=dsync"], Start::New),
+    kind("append-fsync-4k", "durable appends", &["--rw=write", DSYNC], Start::New),
     anywhere("unaligned-fsync-64", 64, 4000, &[1, 4]),
     anywhere("unaligned-fsync-512", 512, 4000, &[1]),
     anywhere("unaligned-fsync-4k", 4 * KIB, 4000, &[1, 4]),
@@ -150,6 +151,7 @@ impl Job {
         Case {
             clients: self.clients,
             has_library_form: library::form(self.kind.name).is_some(),
+            is_durable: self.kind.arguments.contains(&DSYNC),
             programs: &["fio"],
             share_least: self.kind.share_least,
             is_quick: self.kind.is_quick && self.clients == 1,
@@ -191,7 +193,8 @@ impl Job {
         let mut command = programs::command("fio", stage.scratch)?;
         command.args(["--name=job", "--ioengine=psync", "--thread", "--group_reporting=1", "--filename_format=file-$jobnum"]);
         command.args(["--fallocate=none", "--invalidate=0", "--output-format=json", "--lat_percentiles=1", "--clat_percentiles=0"]);
-        command.args(["--percentile_list=50:90:99:99.9", "--verify_state_save=0"]).args(kind.arguments);
+        command.args(["--percentile_list=50:90:99:99.9", "--verify_state_save=0"]);
+        command.args(kind.arguments.iter().filter(|word| stage.is_durable || **word != DSYNC));
         if self.is_checked() {
             command.args(["--verify=pattern", "--verify_pattern=%o", "--do_verify=0"]); // [FI5]
         }
@@ -206,7 +209,7 @@ impl Job {
 
     /// Whether written blocks are compared: those whose places fio does not repeat.
     fn is_checked(&self) -> bool {
-        self.kind.arguments.contains(&"--sync=dsync") && !self.kind.arguments.contains(&"--norandommap")
+        self.kind.arguments.contains(&DSYNC) && !self.kind.arguments.contains(&"--norandommap")
     }
 
     fn outcome(&self, said: &str, each: u64) -> Result<Outcome> {
@@ -228,7 +231,7 @@ impl Job {
         let units = if is_bytes { requests * self.kind.request_bytes } else { requests };
         Ok(Outcome {
             units: units as f64,
-            unit: if is_bytes { "bytes" } else { "operations" },
+            unit: if is_bytes { "bytes" } else { "operations" }.to_owned(),
             latencies: (job.read.total_ios == 0 || job.write.total_ios == 0).then(|| direction.percentiles()),
             own_time: Some(Duration::from_secs_f64(seconds)),
         })

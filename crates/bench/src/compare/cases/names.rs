@@ -63,6 +63,7 @@ impl Names {
         Case {
             clients: self.clients,
             has_library_form: library::form(name).is_some(),
+            is_durable: matches!(kind, Kind::CreateDurable | Kind::RenameDurable),
             share_least: match kind {
                 Kind::CreateDurable | Kind::RenameDurable => 1.0,
                 Kind::Look => 0.5,
@@ -97,16 +98,16 @@ impl Names {
         if kind == Kind::Look {
             trees.iter().flat_map(|tree| &tree.names).try_for_each(|path| fs::metadata(path).map(drop))?;
         }
-        let seed = stage.seed;
+        let (seed, is_durable) = (stage.seed, stage.is_durable);
         let samples = timed(stage, &mut trees, |tree, watch| {
             let (mut random, mut page) = (Random::new(seed, tree.client), vec![0; PAGE]);
-            let opened = File::open(&tree.directories[0])?;
+            let opened = is_durable.then(|| File::open(&tree.directories[0])).transpose()?;
             for operation in 0..count as usize {
                 let path = if kind == Kind::Look { &tree.names[random.below(LOOKED_AT) as usize] } else { &tree.names[operation] };
                 if kind == Kind::CreateDurable {
                     content::fill(tree.client, operation as u64, &mut page);
                 }
-                watch.time(|| operate(kind, path, tree.names.get(operation + 1), &page, &opened))?;
+                watch.time(|| operate(kind, path, tree.names.get(operation + 1), &page, opened.as_ref()))?;
             }
             Ok(())
         })?;
@@ -139,17 +140,17 @@ impl Names {
     }
 }
 
-/// One operation; `next` is the name behind this one, and `directory` the open directory of a rename.
-fn operate(kind: Kind, path: &Path, next: Option<&PathBuf>, page: &[u8], directory: &File) -> Result<()> {
+/// One operation; `next` is the name behind this one, and `directory` the open one of a rename; none where nothing is to be made durable.
+fn operate(kind: Kind, path: &Path, next: Option<&PathBuf>, page: &[u8], directory: Option<&File>) -> Result<()> {
     match (kind, next) {
         (Kind::CreateDurable, _) => {
             let file = File::create_new(path)?;
             file.write_all_at(page, 0)?;
-            file.sync_all()?;
+            directory.map_or(Ok(()), |_| file.sync_all())?;
         }
         (Kind::RenameDurable, Some(next)) => {
             fs::rename(path, next)?;
-            directory.sync_all()?;
+            directory.map_or(Ok(()), File::sync_all)?;
         }
         (Kind::RenameDurable, None) => return Err(Failure::new("a rename has no name to go to; this is a bug of the benchmark")),
         (Kind::Create, _) => drop(File::create_new(path)?),

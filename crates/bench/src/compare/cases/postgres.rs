@@ -2,15 +2,16 @@
 //!
 //! [PG1] `fsync`, `synchronous_commit` and `full_page_writes` are on: an acknowledged commit survives a power failure.
 //! [PG2] The server listens only on a UNIX socket in the scratch directory.
-//! [PG3] PostgreSQL refuses to run as root. A benchmark run by root uses a user namespace that maps root to another user ID: the server
-//!       sees an unprivileged user, while root's files and mounts stay accessible.
+//! [PG3] PostgreSQL refuses to run as root, so a benchmark run by root runs it as `nobody`, who is given the directories of the case.
 //! [PG4] The number of transactions is fixed. pgbench's own time is used, without the time for connections.
 //! [PG5] The database is read once first, so that the server's cold start and the drive's read speed are not measured.
 //! [PG6] Afterwards the sum of balances must equal the sum of the added amounts, and the history must contain the number of transactions.
 
 use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 use rustix::process::Signal;
@@ -18,7 +19,6 @@ use rustix::process::Signal;
 use super::clients::scaled;
 use super::programs::{self, Server, number_after};
 use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
-use crate::compare::command::find;
 use crate::failure::{Failure, Result};
 
 /// Number of pgbench clients.
@@ -29,6 +29,8 @@ const BRANCHES: u64 = 5;
 const SHARED_BUFFERS: &str = "16MB";
 /// The database user that owns the database.
 const USER: &str = "bench";
+/// Debian's ids of `nobody` and `nogroup`.
+const NOBODY: u32 = 65534;
 
 /// Read-only transactions, and pgbench's mix similar to TPC-B; with the transactions of all clients together at scale 1.
 pub fn cases() -> Cases {
@@ -42,7 +44,8 @@ pub fn cases() -> Cases {
             );
             Case {
                 clients: CLIENTS as u32,
-                programs: &["initdb", "postgres", "pgbench", "psql", "unshare"],
+                is_durable: !is_select,
+                programs: &["initdb", "postgres", "pgbench", "psql"],
                 share_least: 0.25,
                 bytes_needed: 1 << 30,
                 ..Case::new(Group::Applications, name.to_owned(), description, move |stage| run(stage, is_select, transactions))
@@ -55,6 +58,9 @@ fn run(stage: &mut Stage<'_>, is_select: bool, transactions: u64) -> Result<Outc
     let scratch = stage.scratch;
     let data = stage.directory.join("data");
     let socket = programs::socket(scratch, ".s.PGSQL.5432")?;
+    if rustix::process::geteuid().is_root() {
+        [stage.directory, scratch].iter().try_for_each(|directory| chown(directory, Some(NOBODY), Some(NOBODY)))?;
+    }
     // Without sync during creation: `make_cold` makes everything durable.
     let mut make = unprivileged("initdb", scratch)?;
     make.arg("-D").arg(&data).args(["-A", "trust", "-N", "--locale=C", "-E", "UTF8", "-U", USER]);
@@ -66,7 +72,12 @@ fn run(stage: &mut Stage<'_>, is_select: bool, transactions: u64) -> Result<Outc
     stage.make_cold()?;
     read_files_below(&data.join("base"))?;
 
-    let server = start(&data, scratch, &socket, &["fsync=on", "synchronous_commit=on", "full_page_writes=on"])?;
+    let settings = if stage.is_durable {
+        ["fsync=on", "synchronous_commit=on", "full_page_writes=on"]
+    } else {
+        ["fsync=off", "synchronous_commit=off", "full_page_writes=off"]
+    };
+    let server = start(&data, scratch, &socket, &settings)?;
     let transactions = scaled(transactions / CLIENTS, stage.scale, 20) * CLIENTS;
     let mut load = client("pgbench", scratch)?;
     load.args(["-n", "-c", &CLIENTS.to_string(), "-j", "2", "-t", &(transactions / CLIENTS).to_string()]);
@@ -112,12 +123,10 @@ fn read_files_below(directory: &Path) -> Result<()> {
 
 /// A command of the PostgreSQL installation ([PG3]).
 fn unprivileged(name: &str, scratch: &Path) -> Result<Command> {
-    if !rustix::process::geteuid().is_root() {
-        return programs::command(name, scratch);
+    let mut command = programs::command(name, scratch)?;
+    if rustix::process::geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
     }
-    let program: PathBuf = find(name).ok_or_else(|| Failure::new(format!("{name} is not installed")))?;
-    let mut command = programs::command("unshare", scratch)?;
-    command.args(["--user", "--map-user=1000", "--map-group=1000"]).arg(program);
     Ok(command)
 }
 

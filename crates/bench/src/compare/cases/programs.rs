@@ -4,9 +4,11 @@
 //! [PRG2] Every started process ends, also on errors and signals: by pid, with a normal stop signal if it may write, then SIGKILL.
 //! [PRG3] A program's output goes to files in the case's scratch directory, never to a pipe: no reader is needed during the measurement.
 //! [PRG4] User settings (`~/.gitconfig`, `~/.sqliterc`, the locale) have no effect: programs get their own home and the C locale.
+//! [PRG6] Where a scratch directory has an environment for programs (`under_run.rs`), they get it.
 //! [PRG5] Programs do not read the terminal. Its interrupt reaches only the benchmark, which then stops them in order.
 
 use std::fs::{self, File};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -20,6 +22,8 @@ use crate::compare;
 use crate::failure::{Failure, Result};
 use crate::machine;
 
+/// File of a scratch directory: lines of NAME=VALUE ([PRG6]).
+pub const ENVIRONMENT: &str = "environment";
 /// Time limit of a program.
 const RUN_MAX: Duration = Duration::from_secs(1800);
 /// Time limit for a server to answer, or to exit when asked.
@@ -33,8 +37,14 @@ const LOOK: Duration = Duration::from_millis(5);
 /// The program is not installed.
 pub fn command(name: &str, scratch: &Path) -> Result<Command> {
     let mut command = compare::command::command(name)?;
-    command.env("HOME", scratch).env("LC_ALL", "C").env("TZ", "UTC").stdin(Stdio::null()).process_group(0);
+    command.env("HOME", scratch).env("LC_ALL", "C").env("TZ", "UTC").envs(environment(scratch)).stdin(Stdio::null()).process_group(0);
     Ok(command)
+}
+
+/// The environment for programs ([PRG6]); empty if there is none of its own.
+pub fn environment(scratch: &Path) -> Vec<(String, String)> {
+    let lines = fs::read_to_string(scratch.join(ENVIRONMENT)).unwrap_or_default();
+    lines.lines().filter_map(|line| line.split_once('=')).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 /// Runs a program to its end and returns its standard output.
@@ -55,7 +65,7 @@ pub fn run(command: &mut Command, scratch: &Path) -> Result<String> {
 pub fn run_aside(command: &mut Command, errors: &Path) -> Result<()> {
     let name = name_of(command);
     let child = command.spawn().map_err(|error| Failure::new(format!("{name} does not start: {error}")))?;
-    let mut running = Running { child, stop: Signal::KILL };
+    let mut running = Running::new(child, Signal::KILL);
     let status =
         running.wait(RUN_MAX)?.ok_or_else(|| Failure::new(format!("{name} takes longer than {} minutes", RUN_MAX.as_secs() / 60)))?;
     if status.success() {
@@ -72,28 +82,46 @@ fn name_of(command: &Command) -> String {
 }
 
 /// A started process, which is ended at the latest on drop ([PRG2]).
-struct Running {
+pub struct Running {
     child: Child,
     stop: Signal,
 }
 
-impl Running {
-    /// Waits for the exit; `None` after the time limit ([PRG1]).
-    fn wait(&mut self, at_most: Duration) -> Result<Option<std::process::ExitStatus>> {
-        let pid = Pid::from_child(&self.child);
-        let descriptor = pidfd_open(pid, PidfdFlags::empty())?;
-        let start = Instant::now();
-        loop {
-            let mut descriptors = [PollFd::new(&descriptor, PollFlags::IN)];
-            match poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 })) {
-                Ok(0) | Err(rustix::io::Errno::INTR) => machine::check()?,
-                Ok(_) => return Ok(Some(self.child.wait()?)),
-                Err(error) => return Err(error.into()),
-            }
-            if start.elapsed() > at_most {
-                return Ok(None);
-            }
+/// Waits until a descriptor can be read; false after the time limit.
+///
+/// # Errors
+/// A signal came.
+pub fn wait_for(descriptor: &impl AsFd, at_most: Duration) -> Result<bool> {
+    let start = Instant::now();
+    while start.elapsed() < at_most {
+        let mut descriptors = [PollFd::new(descriptor, PollFlags::IN)];
+        match poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 })) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => machine::check()?,
+            Ok(_) => return Ok(true),
+            Err(error) => return Err(error.into()),
         }
+    }
+    Ok(false)
+}
+
+impl Running {
+    /// A process that was started, and the signal that ends it.
+    pub fn new(child: Child, stop: Signal) -> Self {
+        Self { child, stop }
+    }
+
+    /// Its process ID.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for the exit; `None` after the time limit ([PRG1]).
+    ///
+    /// # Errors
+    /// A signal came.
+    pub fn wait(&mut self, at_most: Duration) -> Result<Option<std::process::ExitStatus>> {
+        let descriptor = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())?;
+        Ok(if wait_for(&descriptor, at_most)? { Some(self.child.wait()?) } else { None })
     }
 
     fn end(&mut self) {
@@ -138,7 +166,7 @@ impl Server {
         let log = File::create(&errors)?;
         command.stdout(log.try_clone()?).stderr(log);
         let child = command.spawn().map_err(|error| Failure::new(format!("{name} does not start: {error}")))?;
-        Ok(Self { running: Running { child, stop }, name, errors })
+        Ok(Self { running: Running::new(child, stop), name, errors })
     }
 
     /// Waits until `answers` returns true.
@@ -165,12 +193,6 @@ impl Server {
     /// Stops the server and waits for its exit.
     pub fn end(mut self) {
         self.running.end();
-    }
-
-    /// Its process ID.
-    #[cfg(test)]
-    fn id(&self) -> u32 {
-        self.running.child.id()
     }
 }
 
@@ -245,7 +267,7 @@ mod tests {
         let mut sleep = command("sleep", scratch.path()).expect("sleep");
         let mut server = Server::start(sleep.arg("300"), scratch.path(), Signal::TERM).expect("started");
         server.wait_until(|| true).expect("answers");
-        let process = PathBuf::from(format!("/proc/{}", server.id()));
+        let process = PathBuf::from(format!("/proc/{}", server.running.id()));
         assert!(process.exists());
         drop(server);
         assert!(!process.exists());

@@ -30,6 +30,7 @@ fn case(pipeline: u64, commands: u64) -> Case {
     let run = move |stage: &mut Stage<'_>| run(stage, pipeline, scaled(commands, stage.scale, 1000));
     Case {
         clients: CLIENTS,
+        is_durable: true,
         programs: &["redis-server", "redis-benchmark"],
         share_least: 0.25,
         is_quick: pipeline == 1,
@@ -41,7 +42,8 @@ fn case(pipeline: u64, commands: u64) -> Case {
 fn run(stage: &mut Stage<'_>, pipeline: u64, commands: u64) -> Result<Outcome> {
     let (directory, scratch) = (stage.directory, stage.scratch);
     let socket = programs::socket(scratch, "redis.sock")?;
-    let server = start(directory, scratch, &socket)?;
+    let appendfsync = if stage.is_durable { "always" } else { "no" };
+    let server = start(directory, scratch, &socket, appendfsync)?;
     let mut load = programs::command("redis-benchmark", scratch)?;
     load.arg("-s").arg(&socket).args(["-t", "set", "-d", "100", "--csv", "-r", "100000"]);
     load.args(["-n", &commands.to_string(), "-c", &CLIENTS.to_string(), "-P", &pipeline.to_string()]);
@@ -50,7 +52,7 @@ fn run(stage: &mut Stage<'_>, pipeline: u64, commands: u64) -> Result<Outcome> {
     let keys = ask_line(&socket, "DBSIZE")?;
     server.end();
     // [RD3].
-    let server = start(directory, scratch, &socket)?;
+    let server = start(directory, scratch, &socket, appendfsync)?;
     let again = ask_line(&socket, "DBSIZE")?;
     server.end();
     if keys == ":0" || keys != again {
@@ -60,9 +62,9 @@ fn run(stage: &mut Stage<'_>, pipeline: u64, commands: u64) -> Result<Outcome> {
 }
 
 /// [RD2].
-fn start(directory: &Path, scratch: &Path, socket: &Path) -> Result<Server> {
+fn start(directory: &Path, scratch: &Path, socket: &Path, appendfsync: &str) -> Result<Server> {
     let mut command: Command = programs::command("redis-server", scratch)?;
-    command.args(["--port", "0", "--daemonize", "no", "--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
+    command.args(["--port", "0", "--daemonize", "no", "--save", "", "--appendonly", "yes", "--appendfsync", appendfsync]);
     command.args(["--auto-aof-rewrite-percentage", "0", "--dir"]).arg(directory).arg("--unixsocket").arg(socket);
     let mut server = Server::start(&mut command, scratch, Signal::TERM)?;
     server.wait_until(|| is_listening(socket) && ask_line(socket, "PING").is_ok_and(|answer| answer == "+PONG"))?;

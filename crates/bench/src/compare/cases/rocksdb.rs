@@ -113,6 +113,7 @@ impl Bench {
         );
         Case {
             clients: self.threads,
+            is_durable: self.benchmarks == "fillsync",
             programs: &["db_bench"],
             share_least: 0.25,
             is_quick: self.is_quick,
@@ -133,17 +134,18 @@ impl Bench {
             stage.make_cold()?;
         }
         let mut bench = command(&directory, scratch, stage.seed)?;
-        bench.arg(format!("--benchmarks={}", self.benchmarks)).arg(format!("--threads={}", self.threads)).args(self.arguments);
+        // `fillsync` is `fillrandom` with durable writes, and divides the number of keys by 1,000, but not the number of writes.
+        let (benchmarks, times) = if stage.is_durable { (self.benchmarks, 1000) } else { ("fillrandom", 1) };
+        bench.arg(format!("--benchmarks={benchmarks}")).arg(format!("--threads={}", self.threads)).args(self.arguments);
         if self.is_filled {
             bench.args(["--use_existing_db=1"]).arg(format!("--num={keys}")).arg(format!("--reads={operations}"));
             // A writing benchmark does this many operations; a reading one does this many reads.
             bench.arg(format!("--writes={operations}"));
         } else {
-            // `fillsync` divides the number of keys by 1,000, but not the number of writes.
-            bench.arg(format!("--num={}", operations * 1000)).arg(format!("--writes={operations}"));
+            bench.arg(format!("--num={}", operations * times)).arg(format!("--writes={operations}"));
         }
         let said = stage.time(|| programs::run(&mut bench, scratch))?;
-        let results = self.benchmarks.split(',').map(|benchmark| parse(&said, benchmark)).collect::<Result<Vec<_>>>()?;
+        let results = benchmarks.split(',').map(|benchmark| parse(&said, benchmark)).collect::<Result<Vec<_>>>()?;
         let done: f64 = results.iter().map(|(_, done)| done).sum();
         let seconds: f64 = results.iter().map(|(seconds, _)| seconds).sum();
         if done < operations as f64 {

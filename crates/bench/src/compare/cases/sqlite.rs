@@ -55,6 +55,7 @@ impl Script {
         };
         let description = format!("sqlite3, journal_mode={journal}, synchronous=FULL: {what}");
         Case {
+            is_durable: true,
             programs: &["sqlite3"],
             share_least: 0.25,
             is_quick: !is_mixed && journal == "WAL",
@@ -67,8 +68,9 @@ impl Script {
         let (database, scratch) = (stage.directory.join("database"), stage.scratch);
         let rows = if self.is_mixed { scaled(ROWS, stage.scale, 500) } else { 0 };
         let transactions = if self.is_mixed { scaled(MIXED, stage.scale, 5) } else { scaled(SINGLES, stage.scale, 50) };
+        let synchronous = if stage.is_durable { "FULL" } else { "OFF" };
         let make = format!(
-            "PRAGMA journal_mode={}; PRAGMA synchronous=FULL;
+            "PRAGMA journal_mode={}; PRAGMA synchronous={synchronous};
              CREATE TABLE t(id INTEGER PRIMARY KEY, name TEXT, body BLOB); CREATE INDEX i ON t(name);
              BEGIN; WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < {rows})
              INSERT INTO t SELECT x, hex(x * 7919 % 1000003), randomblob(100) FROM n WHERE {rows} > 0; COMMIT;",
@@ -76,7 +78,7 @@ impl Script {
         );
         sqlite(&database, scratch, &make)?;
         let script = scratch.join("script.sql");
-        let expected = self.write(&script, transactions, rows, stage.seed)?;
+        let expected = self.write(&script, synchronous, (transactions, rows), stage.seed)?;
         let mut command = command(&database, scratch)?;
         command.stdin(File::open(&script)?);
         stage.time(|| programs::run(&mut command, scratch))?;
@@ -95,12 +97,12 @@ impl Script {
     }
 
     /// Writes the script; returns the number of rows after it.
-    fn write(&self, path: &Path, transactions: u64, rows: u64, seed: u64) -> Result<u64> {
+    fn write(&self, path: &Path, synchronous: &str, (transactions, rows): (u64, u64), seed: u64) -> Result<u64> {
         let mut script = BufWriter::new(File::create(path)?);
         let mut random = Random::new(seed, 0x5714);
         let (mut next, mut left) = (rows + 1, rows);
         // The journal mode is stored in the database, this setting is not.
-        writeln!(script, "PRAGMA synchronous=FULL;")?;
+        writeln!(script, "PRAGMA synchronous={synchronous};")?;
         let insert = |script: &mut BufWriter<File>, id: u64, random: &mut Random| {
             writeln!(script, "INSERT INTO t VALUES({id}, '{:X}', randomblob(100));", random.below(1_000_003))
         };

@@ -42,11 +42,13 @@ pub fn run_all(cases: &[Case], scale: f64, check: impl Fn(&Case, Outcome, TestCl
             eprintln!("{program} is not installed: {} is not tested", case.name);
             continue;
         }
-        let [directory, scratch] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
-        let mut clock = TestClock::default();
-        let mut stage = Stage { directory: directory.path(), scratch: scratch.path(), library: None, seed: 7, scale, clock: &mut clock };
-        let outcome = (case.run)(&mut stage).unwrap_or_else(|failure| panic!("{}: {failure}", case.name));
-        assert_eq!((clock.begun, clock.ended), (1, 1), "{}", case.name);
-        check(case, outcome, clock);
+        for is_durable in [true, false].into_iter().filter(|is_durable| *is_durable || case.is_durable) {
+            let [directory, scratch] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+            let (directory, scratch, mut clock) = (directory.path(), scratch.path(), TestClock::default());
+            let mut stage = Stage { directory, scratch, library: None, seed: 7, scale, is_durable, clock: &mut clock };
+            let outcome = (case.run)(&mut stage).unwrap_or_else(|failure| panic!("{}: {failure}", case.name));
+            assert_eq!((clock.begun, clock.ended), (1, 1), "{}", case.name);
+            check(case, outcome, clock);
+        }
     }
 }

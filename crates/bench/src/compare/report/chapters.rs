@@ -21,16 +21,16 @@ fn cells<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).into()
 }
 
-fn or_dash<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
+pub(super) fn or_dash<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "–".to_owned(), text)
 }
 
-fn interval(ratio: Ratio) -> String {
+pub(super) fn interval(ratio: Ratio) -> String {
     format!("{} – {}", figures::three_digits(ratio.low), figures::three_digits(ratio.high))
 }
 
 /// A rate for a column without a unit.
-fn rate(summary: &Summary) -> String {
+pub(super) fn rate(summary: &Summary) -> String {
     let value = summary.rate.median;
     if summary.unit == "bytes" { figures::rate(value, "bytes") } else { format!("{} {}/s", figures::count(value), summary.unit) }
 }
@@ -143,7 +143,7 @@ pub fn targets(page: &mut Page, judgements: &[Judgement], decisive_us: Option<u3
                  on this machine they take as long as the way to it, which the chapter on the same drive states.",
             ));
         }
-        judgement_table(page, "", judgements.iter());
+        judgement_table(page, "", judgements.iter().filter(|judgement| !judgement.peer.is_direct()));
     }
     let open: Vec<String> = TABLE.iter().filter_map(|target| unmeasured(target, judgements)).collect();
     if !open.is_empty() {
@@ -174,7 +174,7 @@ fn judgement_table<'j>(page: &mut Page, caption: &str, judgements: impl Iterator
 }
 
 /// The results at all latencies of a block command: `25 us 2.31× missed`.
-fn curve(judgement: &Judgement) -> String {
+pub(super) fn curve(judgement: &Judgement) -> String {
     let point = |point: &Point| format!("{} us {} {}", point.us, figures::ratio(point.ratio.median), point.verdict.name());
     or_dash(Some(&judgement.curve).filter(|curve| !curve.is_empty()), |curve| curve.iter().map(point).collect::<Vec<_>>().join("; "))
 }
@@ -183,6 +183,8 @@ fn curve(judgement: &Judgement) -> String {
 fn wanted(measure: Measure) -> String {
     match measure {
         Measure::RateAtLeast(least) => format!("rate ≥ {}", figures::ratio(least)),
+        Measure::Reach(least) => format!("rate ≥ {} or what the library and the program allow", figures::ratio(least)),
+        Measure::NotSlowerThanMount => "rate ≥ the mount's".to_owned(),
         Measure::TimesNullAtMost(most) => format!("time ≤ {}", figures::ratio(most)),
         Measure::FlashBytesAtMost(most) => format!("flash bytes ≤ {}", figures::ratio(most)),
     }

@@ -5,9 +5,10 @@
 //! [REP3] A value has a unit and three digits; a ratio has its interval; values from a disturbed machine are marked and decide nothing.
 //! [REP4] Names come from a file that anybody may have written: they are always treated as text.
 //!
-//! `chapters.rs` writes each chapter into a page of `markdown.rs`.
+//! `chapters.rs` writes each chapter into a page of `markdown.rs`, `door.rs` that of the direct door.
 
 mod chapters;
+mod door;
 mod markdown;
 
 use std::collections::BTreeMap;
@@ -71,6 +72,7 @@ fn text(results: &Results) -> (String, String) {
     }
     chapters::losses(&mut first, &subjects, &judgements, left_out.len());
     chapters::targets(&mut first, &judgements, results.header.decisive_us);
+    door::door(&mut first, &subjects, &judgements);
     for group in Group::ALL {
         chapters::group(&mut rest, group, &subjects, &|case| descriptions.get(case).cloned());
     }
@@ -148,7 +150,11 @@ mod tests {
     fn what_is_lost_comes_first_and_every_case_is_there() {
         let (report, shown) = made(&header(), &sample());
         let titles: Vec<&str> = report.lines().filter(|line| line.starts_with("## ")).collect();
-        assert_eq!(titles[..3], ["## What TandemFS loses", "## Targets", "## Single operations"], "[REP1]");
+        let first = ["## What TandemFS loses", "## Targets", "## Under tandemfs run", "## Single operations"];
+        assert_eq!(titles[..4], first, "[REP1]");
+        let reach = report.lines().find(|line| line.starts_with("| varmail ") && line.contains(" least")).expect("a reach");
+        let limits = ["4.80 × ", "0.800 × TandemFS library |", "0.900 × ext4, volatile least |"];
+        assert!(limits.iter().all(|words| reach.contains(words)), "{reach}");
         assert!(titles.contains(&"## Bytes") && titles.contains(&"## The same drive, both ways"), "{titles:?}");
         let first = report.lines().find(|line| line.starts_with("| ") && !line.starts_with("| case")).expect("a row");
         assert!(first.starts_with("| untar"), "the worst first: {first}");
