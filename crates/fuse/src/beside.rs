@@ -17,8 +17,11 @@
 //!       the kernel is told the new size. Otherwise a process that maps the file would get SIGBUS for bytes that are there. The kernel takes a
 //!       size only with a byte, the last one of the change. Its page is dropped at once, while the change is registered: the byte may be
 //!       older than that of somebody else.
-//! [BS5] A WRITE with O_APPEND goes to the end that the file system has, since the kernel's may be old. If that is not the offset of the
-//!       WRITE, the kernel's pages of the file are wrong and are dropped after the reply: it locks them until then.
+//! [BS5] A WRITE of a descriptor with O_APPEND has the end that the kernel knows, or with RWF_NOAPPEND the offset of the call. The kernel's end
+//!       is right unless a client has changed the file since the kernel learned of it. So the WRITE goes to its offset if no client has
+//!       reached behind it (as [DR1]); otherwise to the end that the file system has, and the kernel's pages of the file are wrong and dropped
+//!       after the reply: it locks them until then. A client is noted before it changes anything and until it has, so whoever looks at the
+//!       size first and then at the note misses none.
 //! [BS8] The kernel keeps an inode that it was told of until it drops the name, and the file system keeps the space of one that the kernel
 //!       has. So it is told of names that a client took away, afterwards and by a thread that serves nothing; until then their space is as
 //!       that of a file that is open.
@@ -58,6 +61,18 @@ struct Files {
     read: HashSet<InodeNumber>,
     /// Every file counts as one of those.
     is_read_full: bool,
+    /// Files that clients have changed ([BS5]), until the kernel forgets them.
+    changed: HashMap<InodeNumber, ByClients>,
+    /// Every file counts as being changed now.
+    is_changed_full: bool,
+}
+
+/// What clients do to a file.
+#[derive(Debug, Clone, Copy, Default)]
+struct ByClients {
+    under_way: u32,
+    /// The largest size that the file had after a change.
+    end: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -78,6 +93,15 @@ impl Shard {
     }
 }
 
+impl Files {
+    fn add_read(&mut self, file: InodeNumber) {
+        if !self.is_read_full {
+            self.read.insert(file);
+            self.is_read_full = self.read.len() >= NOTES_MAX;
+        }
+    }
+}
+
 impl Noted {
     fn shard(&self, file: InodeNumber) -> &Shard {
         &self.0[file.get() as usize % SHARDS]
@@ -86,10 +110,7 @@ impl Noted {
     /// Notes a file.
     pub(crate) fn note(&self, file: InodeNumber) {
         let mut files = self.shard(file).lock();
-        if !files.is_read_full {
-            files.read.insert(file);
-            files.is_read_full = files.read.len() >= NOTES_MAX;
-        }
+        files.add_read(file);
         if files.states.len() >= NOTES_MAX && !files.states.contains_key(&file) {
             files.is_full = true;
             return;
@@ -105,7 +126,55 @@ impl Noted {
 
     /// The kernel has the file no more.
     fn forget(&self, file: InodeNumber) {
-        self.shard(file).lock().read.remove(&file);
+        let mut files = self.shard(file).lock();
+        files.read.remove(&file);
+        if files.changed.get(&file).is_some_and(|by_clients| by_clients.under_way == 0) {
+            files.changed.remove(&file);
+        }
+    }
+
+    /// The kernel is told sizes of a file from now on ([BS7]).
+    fn note_read(&self, file: InodeNumber) {
+        self.shard(file).lock().add_read(file);
+    }
+
+    /// A client is about to change a file ([BS5]).
+    fn change_begins(&self, file: InodeNumber) {
+        let mut files = self.shard(file).lock();
+        if files.changed.len() >= NOTES_MAX && !files.changed.contains_key(&file) {
+            files.is_changed_full = true;
+            return;
+        }
+        files.changed.entry(file).or_default().under_way += 1;
+    }
+
+    /// It has, and the file has this size.
+    fn change_ends(&self, file: InodeNumber, size: u64) {
+        if let Some(by_clients) = self.shard(file).lock().changed.get_mut(&file) {
+            by_clients.under_way = by_clients.under_way.saturating_sub(1);
+            by_clients.end = by_clients.end.max(size);
+        }
+    }
+
+    /// What clients may have written of a file ends before this; 0 if they have changed nothing.
+    fn end_by_clients(&self, file: InodeNumber) -> u64 {
+        let files = self.shard(file).lock();
+        match files.changed.get(&file) {
+            None => {
+                if files.is_changed_full {
+                    u64::MAX
+                } else {
+                    0
+                }
+            }
+            Some(by_clients) => {
+                if by_clients.under_way > 0 {
+                    u64::MAX
+                } else {
+                    by_clients.end
+                }
+            }
+        }
     }
 
     /// Whether nothing is noted and nobody drops pages.
@@ -163,6 +232,9 @@ impl Change for Changing {
 
 impl Drop for Changing {
     fn drop(&mut self) {
+        if let Some(noted) = &self.door.beside {
+            noted.change_ends(self.file, self.door.fs.size(self.file).unwrap_or(u64::MAX));
+        }
         if self.write.is_some() {
             self.door.drop_noted_pages(self.file);
             if let Some(end) = self.grows_to {
@@ -192,6 +264,9 @@ impl Caches for Door {
                 self.page_cache.begin_direct(file, bytes)
             }
         };
+        if let Some(noted) = &self.beside {
+            noted.change_begins(file); // [BS5]
+        }
         Ok(Box::new(Changing { door: self, file, write: Some(write), grows_to }))
     }
 
@@ -236,6 +311,21 @@ impl Door {
         if let Some(noted) = &self.beside {
             noted.forget(file);
         }
+    }
+
+    /// The kernel is told how far clients let a file grow that is appended to past its cache, as the pieces of a long append come at once:
+    /// their order is in their offsets alone.
+    pub(crate) fn tell_sizes_of(&self, file: InodeNumber) {
+        if let Some(noted) = &self.beside {
+            noted.note_read(file);
+        }
+    }
+
+    /// Whether a WRITE of a descriptor with O_APPEND goes to the end that the file system has ([BS5]). One that is at the end and alone does too:
+    /// a client may let the file grow in this moment.
+    pub(crate) fn goes_to_the_end(&self, file: InodeNumber, offset: u64, is_alone: bool) -> Result<bool> {
+        let size = self.fs.size(file)?; // before the note
+        Ok(is_alone && offset == size || self.beside.as_ref().is_some_and(|noted| offset < noted.end_by_clients(file)))
     }
 
     /// A WRITE to the end ([BS5]).
@@ -325,6 +415,25 @@ mod tests {
         noted.settle(FILE, || panic!("one drop is enough"));
         assert_eq!(is_dropped.load(SeqCst), 1);
         first.join().expect("no panic");
+    }
+
+    /// [BS5]
+    #[test]
+    fn what_clients_reach_is_known_until_the_kernel_forgets_the_file() {
+        let noted = Noted::default();
+        assert_eq!(noted.end_by_clients(FILE), 0);
+        noted.change_begins(FILE);
+        noted.change_begins(FILE);
+        noted.change_ends(FILE, 100);
+        noted.forget(FILE);
+        assert_eq!(noted.end_by_clients(FILE), u64::MAX, "one is under way still, and may change anything");
+        noted.change_ends(FILE, 50);
+        assert_eq!((noted.end_by_clients(FILE), noted.end_by_clients(InodeNumber::new(8))), (100, 0));
+        noted.forget(FILE);
+        assert_eq!(noted.end_by_clients(FILE), 0);
+        let of_one_shard = |index: usize| InodeNumber::new((index * SHARDS) as u64);
+        (1..=NOTES_MAX + 1).for_each(|index| noted.change_begins(of_one_shard(index)));
+        assert_eq!(noted.end_by_clients(of_one_shard(NOTES_MAX + 9)), u64::MAX, "nobody can be told apart");
     }
 
     /// [BS6]

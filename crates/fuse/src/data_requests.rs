@@ -54,7 +54,7 @@ struct Write {
     options: WriteOptions,
     /// Only reserved space is left, and the writer may not use it.
     bound_by_reserve: bool,
-    /// It goes to the end that the file system has ([BS5] of `beside.rs`).
+    /// Its descriptor has O_APPEND, on a mount with clients beside it ([BS5] of `beside.rs`).
     appends: bool,
     /// The write clears a set-group-id bit that `kill_set_id` leaves.
     kill_set_group_id: bool,
@@ -105,7 +105,7 @@ impl Door {
             length: data.len() as u64,
             way,
             options,
-            appends: self.beside.is_some() && way == Way::Through && given.flags.cast_signed() & libc::O_APPEND != 0,
+            appends: self.beside.is_some() && way != Way::FromCache && given.flags.cast_signed() & libc::O_APPEND != 0,
             bound_by_reserve: by_writer && self.is_bound_by_reserve(request),
             kill_set_group_id: by_writer && options.kill_set_id && self.loses_set_group_id(request, inode(node)).unwrap_or(false),
         };
@@ -150,15 +150,20 @@ impl Door {
         if write.kill_set_group_id {
             self.fs.set_attributes(file, &SetAttributes { kill_set_group_id: true, ..SetAttributes::default() })?;
         }
-        if write.way == Way::Direct {
-            return self.fs.write(file, write.offset, data, write.options);
+        if write.way != Way::Direct {
+            self.note_pages(file); // [BS3]
+            self.page_cache.note(file, write.bytes(), WRITE_HOLDS); // [PC1]
+        } else if write.appends {
+            self.tell_sizes_of(file);
         }
-        self.note_pages(file); // [BS3]
-        self.page_cache.note(file, write.bytes(), WRITE_HOLDS); // [PC1]
         if write.appends {
-            return self.append(file, write.offset, data, write.options);
+            // Past the cache the kernel sends the pieces of a long append at once.
+            let is_alone = write.way == Way::Through || write.length < u64::from(self.request_bytes_max);
+            if self.goes_to_the_end(file, write.offset, is_alone)? {
+                return self.append(file, write.offset, data, write.options);
+            }
         }
-        if write.way == Way::Through {
+        if write.way != Way::FromCache {
             return self.fs.write(file, write.offset, data, write.options);
         }
         let writing_back = self.page_cache.begin_writing_back(file, write.bytes()); // [PC3]

@@ -48,7 +48,8 @@ pub enum Difference {
     GroupsAreNotMapped,
     /// On an id-mapped mount, who is not mapped leaves no whiteout where a file is replaced; ext4 (Linux 6.18) makes one of no valid owner.
     NobodyMakesNoWhiteout,
-    /// With the option `direct` a write with RWF_NOAPPEND appends: the request of the kernel does not tell it from others of the descriptor.
+    /// A write with RWF_NOAPPEND to a file that clients of the direct door have changed appends: the kernel's request does not tell it from others of
+    /// the descriptor.
     NoAppendIgnored,
     /// Names and attributes that a program changes past the kernel (`tandemfs run`) are not noticed by its watchers.
     ChangesUnnoticed,

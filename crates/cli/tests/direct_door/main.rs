@@ -11,7 +11,7 @@ mod processes;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 
 use client::{DATA_BYTES, Door, Failure, named, root_of, say, socket_of};
 use processes::Child;
@@ -145,6 +145,57 @@ fn appends_by_both_ways_go_behind_each_other() {
     assert!(door.contents("log").expect("read") == expected);
     assert!(fs::read(mount.path("log")).expect("read") == expected);
     drop(file);
+    ended(&place, mount, door);
+}
+
+/// The kernel may not know the end.
+#[test]
+fn regression_appends_past_the_cache_overwrote_what_the_door_had_appended() {
+    let (place, mount, mut door) = opened("");
+    let past_the_cache = OpenOptions::new().create(true).append(true).custom_flags(libc::O_DIRECT).open(mount.path("log")).expect("opened");
+    let handle = door.open("log", libc::O_WRONLY | libc::O_APPEND, 0).expect("opened");
+    let mut expected = Vec::new();
+    for round in 0..60_u64 {
+        let (by_mount, by_door) = (pattern(round, 4096), pattern(round + 1, 4096 * (1 + round as usize % 3)));
+        let mut aligned = vec![0; 2 * 4096];
+        let start = aligned.as_ptr().align_offset(4096);
+        aligned[start..start + 4096].copy_from_slice(&by_mount);
+        assert_eq!((&past_the_cache).write(&aligned[start..start + 4096]).expect("appended"), 4096);
+        expected.extend_from_slice(&by_mount);
+        door.write(handle, 0, &by_door).expect("appended");
+        expected.extend_from_slice(&by_door);
+    }
+    assert!(door.contents("log").expect("read") == expected);
+    assert!(fs::read(mount.path("log")).expect("read") == expected);
+    drop(past_the_cache);
+    ended(&place, mount, door);
+}
+
+/// RWF_NOAPPEND is not in the kernel's request: its offset is told from an old end by what clients have changed.
+#[test]
+fn a_write_that_shall_not_append_goes_to_its_offset_where_no_client_reached_behind_it() {
+    let (place, mount, mut door) = opened("");
+    let appending = OpenOptions::new().create(true).append(true).read(true).open(mount.path("log")).expect("opened");
+    let at = |bytes: &[u8], offset| {
+        let no_append = rustix::io::ReadWriteFlags::from_bits_retain(libc::RWF_NOAPPEND.cast_unsigned());
+        rustix::io::pwritev2(&appending, &[std::io::IoSlice::new(bytes)], offset, no_append)
+    };
+    (&appending).write_all(b"0123456789").expect("appended");
+    match at(b"at", 2) {
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::INVAL) => {
+            println!("not RWF_NOAPPEND, which this kernel does not know");
+            return ended(&place, mount, door);
+        }
+        written => assert_eq!(written, Ok(2)),
+    }
+    assert_eq!(door.contents("log").expect("read"), b"01at456789");
+    let handle = door.open("log", libc::O_WRONLY | libc::O_APPEND, 0).expect("opened");
+    door.write(handle, 0, b"door").expect("appended");
+    assert_eq!(at(b"behind", 20), Ok(6));
+    assert_eq!(door.contents("log").expect("read"), b"01at456789door\0\0\0\0\0\0behind");
+    assert_eq!(at(b"at", 2), Ok(2), "the kernel might have known no other end");
+    assert_eq!(door.contents("log").expect("read"), b"01at456789door\0\0\0\0\0\0behindat");
+    drop(appending);
     ended(&place, mount, door);
 }
 

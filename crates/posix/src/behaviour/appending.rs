@@ -9,7 +9,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use super::sizes::{contents, open, pattern};
 use crate::asynchronous::{Interface, Queue};
 use crate::filled::Filled;
-use crate::scene::{Difference, Scene};
+use crate::scene::Scene;
 use crate::sys::Aligned;
 
 const BLOCK: usize = 4096;
@@ -131,19 +131,12 @@ pub(crate) fn flags_of_one_write(scene: &Scene<'_>) {
             Err(Errno::OPNOTSUPP | Errno::INVAL) => return println!("  not RWF_NOAPPEND, which this kernel does not know"),
             written => assert_eq!(written, Ok(2)),
         }
-        if scene.differs(Difference::NoAppendIgnored) {
-            assert_eq!(contents(&open(scene, name)), b"0123456789at", "{name}");
-            continue;
-        }
         assert_eq!(contents(&open(scene, name)), b"01at456789", "{name}: at its offset");
         appending.write_all(b"end").expect("appended");
         let plain = OpenOptions::new().write(true).custom_flags(flags).open(scene.path(name)).expect("opened");
         assert_eq!(at(&plain, b"+", 0, ReadWriteFlags::APPEND), Ok(1));
         plain.write_all_at(b"X", 0).expect("written");
         assert_eq!(contents(&open(scene, name)), b"X1at456789end+", "{name}");
-    }
-    if scene.differs(Difference::NoAppendIgnored) {
-        return;
     }
     // Past the cache, in whole blocks.
     let direct = appender(scene, "direct", libc::O_DIRECT);
