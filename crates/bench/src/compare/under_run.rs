@@ -46,8 +46,11 @@ pub fn enter(mountpoint: &Path, scratch: &Path) -> Result<()> {
     let name = copy.to_str().filter(|name| !name.contains([':', ' ']));
     let name =
         name.ok_or_else(|| Failure::new(format!("{}: no library can be loaded from there; name another --directory", copy.display())))?;
-    fs::copy(library, &copy)?;
-    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+    // Behind a new mount the process of the case still runs with the copy.
+    if !copy.exists() {
+        fs::copy(library, &copy)?;
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+    }
     let ours = environment.lines().filter(|line| line.starts_with("TANDEMFS_RUN_"));
     let lines: Vec<&str> = ours.collect();
     Ok(fs::write(scratch.join(ENVIRONMENT), format!("LD_PRELOAD={name}\n{}\n", lines.join("\n")))?)
