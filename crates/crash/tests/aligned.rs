@@ -10,10 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use support::bugs::{Catcher, alone, is_caught, run};
+use support::work::{self, BLOCK_SIZES, checked};
 use tandemfs_check::Dump;
-use tandemfs_crash::{
-    Effort, Explorer, Harness, Model, Operation, Random, Scene, Setting, check_device, compare_space, fill, rounds_or, seed_or,
-};
+use tandemfs_crash::{Effort, Explorer, Harness, Model, Operation, Random, Scene, Setting, compare_space, fill, rounds_or, seed_or};
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_format::superblock::ChecksumKind;
 use tandemfs_format::{InodeNumber, UNIT_BYTES};
@@ -24,7 +23,6 @@ use Operation::*;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-const BLOCK_SIZES: [u32; 9] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
 const UNIT_PAGES: u64 = UNIT_BYTES / 4096;
 
 fn setting(block_bytes: u32) -> Setting {
@@ -324,7 +322,7 @@ fn written_beside(setting: &Setting, rounds: u64) -> Result<(), String> {
             return Err(format!("round {round}: damage was counted"));
         }
         harness.fs.checkpoint().map_err(text)?;
-        let counts = check_device(&harness.device, false).map_err(|found| format!("round {round}: {found}"))?;
+        let counts = checked(&harness.device, &format!("round {round}"))?;
         compare_space(&harness.fs.space(), &counts, &harness.model.tree())?;
     }
     println!("{again} copies were made again in {rounds} rounds");
@@ -412,23 +410,13 @@ fn random_work(setting: &Setting, seed: u64) -> Result<(), String> {
     for file in ["a", "b"] {
         apply(&mut harness, &[Create(file), Write(file, 0, 3 * MIB as u32, 1), SetAligned(file, true)])?;
     }
-    for step in 0..50 {
-        let operation = match drawn(&mut random) {
+    let next = |_, _: &mut Harness| {
+        Ok(match drawn(&mut random) {
             SetHome(file, Home::Block) if setting.block_zone_bytes == 0 => SetHome(file, Home::Memory),
             operation => operation,
-        };
-        let told = |error| format!("step {step}, {operation:?}: {error}");
-        harness.apply(&operation).map_err(told)?;
-        if step % 4 == 3 {
-            harness.compare().map_err(told)?;
-            harness.apply(&Checkpoint)?;
-            let counts = check_device(&harness.device, false).map_err(|found| format!("step {step}, {operation:?}: {found}"))?;
-            compare_space(&harness.fs.space(), &counts, &harness.model.tree()).map_err(told)?;
-        }
-    }
-    harness.compare_space()?;
-    harness.remove_everything()?;
-    harness.compare_space()
+        })
+    };
+    work::random_work(&mut harness, 50, next, |_| ())
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use support::bugs::{alone, run};
+use support::bugs::{self, alone};
 use tandemfs_crash::{Event, MemoryDevice, Random, Setting, Tree, check_device, each_state, fill, mount, rounds_or, works};
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::InodeNumber;
@@ -320,18 +320,11 @@ fn damage_stays(setting: &Setting) -> Result<(), String> {
 }
 
 fn sound(scenario: impl Fn(&Setting) -> Result<(), String>) {
-    let _alone = alone();
-    for setting in settings() {
-        run(Mutant::None, || scenario(&setting)).unwrap_or_else(|what| panic!("{setting:?}: {what}"));
-    }
+    bugs::sound(&settings(), scenario);
 }
 
 fn caught(bug: Mutant, scenario: impl Fn(&Setting) -> Result<(), String>) {
-    let _alone = alone();
-    match run(bug, || scenario(&settings()[0])) {
-        Err(what) => println!("{bug:?}: {what}"),
-        Ok(()) => panic!("{bug:?} escaped"),
-    }
+    bugs::caught(bug, &settings()[0], scenario);
 }
 
 #[test]

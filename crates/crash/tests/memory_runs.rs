@@ -6,9 +6,8 @@
 mod support;
 
 use support::bugs::{alone, is_caught, run};
-use tandemfs_crash::{
-    Effort, Explorer, Harness, MemoryDevice, Model, Operation, Random, Scene, Setting, check_device, compare_space, rounds_or, seed_or,
-};
+use support::work::{self, BLOCK_SIZES, checked, in_every_domain};
+use tandemfs_crash::{Effort, Explorer, Harness, Model, Operation, Random, Scene, Setting, rounds_or, seed_or};
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::superblock::ChecksumKind;
 use tandemfs_fs::mutant::Mutant;
@@ -16,15 +15,10 @@ use tandemfs_fs::mutant::Mutant;
 use Operation::*;
 
 const MIB: u64 = 1 << 20;
-const BLOCK_SIZES: [u32; 9] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
 
 fn setting(block_bytes: u32) -> Setting {
     let small = Setting::small(PersistenceDomain::Gpf, block_bytes).with_memory_homes();
     Setting { memory_bytes: 64 << 20, block_zone_bytes: 32 << 20, ..small }
-}
-
-fn checked(device: &MemoryDevice, what: &str) -> Result<tandemfs_check::Counts, String> {
-    check_device(device, false).map_err(|found| format!("{what}: {found}"))
 }
 
 /// One operation on a file of up to 5 MiB: large writes make runs, the others take them apart.
@@ -61,24 +55,13 @@ fn random_work(setting: &Setting, seed: u64) -> Result<u64, String> {
         harness.apply(&Create(file))?;
     }
     let mut runs = 0;
-    for step in 0..40 {
-        let operation = drawn(&mut random, block_bytes.into());
-        let told = |error| format!("step {step}, {operation:?}: {error}");
-        harness.apply(&operation).map_err(told)?;
+    let next = |step: usize, harness: &mut Harness| {
         if step % 16 == 7 {
             harness.fs.move_everything().map_err(|error| format!("step {step}, moving everything: {error}"))?;
         }
-        if step % 4 == 3 {
-            harness.compare().map_err(told)?;
-            harness.apply(&Checkpoint)?;
-            let counts = checked(&harness.device, &format!("step {step}, {operation:?}"))?;
-            compare_space(&harness.fs.space(), &counts, &harness.model.tree()).map_err(told)?;
-            runs += counts.runs;
-        }
-    }
-    harness.compare_space()?;
-    harness.remove_everything()?;
-    harness.compare_space()?;
+        Ok(drawn(&mut random, block_bytes.into()))
+    };
+    work::random_work(&mut harness, 40, next, |counts| runs += counts.runs)?;
     let counts = checked(&harness.device, "emptied")?;
     if (counts.pages, counts.runs) == (0, 0) { Ok(runs) } else { Err(format!("{counts:?}")) }
 }
@@ -189,11 +172,7 @@ fn an_aligned_extent_is_few_runs_in_every_block_size() {
 #[test]
 fn without_a_bug_nothing_is_caught() {
     let _alone = alone();
-    for domain in [PersistenceDomain::Adr, PersistenceDomain::Gpf, PersistenceDomain::Process] {
-        for block_bytes in [4096, 16 << 10, 64 << 10] {
-            cuts(domain, block_bytes).unwrap_or_else(|what| panic!("{domain}, blocks of {block_bytes}: {what}"));
-        }
-    }
+    in_every_domain(cuts);
     run(Mutant::None, taken_apart).expect("nothing is lost");
 }
 

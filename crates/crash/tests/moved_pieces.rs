@@ -8,11 +8,9 @@ mod support;
 use std::collections::BTreeSet;
 
 use support::bugs::{alone, is_caught, run};
+use support::work::{self, BLOCK_SIZES, checked, in_every_domain};
 use tandemfs_check::Dump;
-use tandemfs_crash::{
-    Effort, Explorer, Harness, MemoryDevice, Model, Operation, Random, Scene, Setting, check_device, compare_space, fill, rounds_or,
-    seed_or,
-};
+use tandemfs_crash::{Effort, Explorer, Harness, Model, Operation, Random, Scene, Setting, fill, rounds_or, seed_or};
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_format::mapping::{LINE_RECORDS, PAGE_RECORDS};
 use tandemfs_format::superblock::ChecksumKind;
@@ -23,7 +21,6 @@ use tandemfs_fs::{Home, HomeLimit, MountOptions};
 use Operation::*;
 
 const MIB: u64 = 1 << 20;
-const BLOCK_SIZES: [u32; 9] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
 
 /// Both zones hold what the tests write; files lie in the block zone at first.
 fn setting(block_bytes: u32) -> Setting {
@@ -32,10 +29,6 @@ fn setting(block_bytes: u32) -> Setting {
 
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
-}
-
-fn checked(device: &MemoryDevice, what: &str) -> Result<tandemfs_check::Counts, String> {
-    check_device(device, false).map_err(|found| format!("{what}: {found}"))
 }
 
 /// A record of a file that names pages of the memory zone: its first block, its blocks, its first line.
@@ -141,20 +134,7 @@ fn random_work(setting: &Setting, seed: u64) -> Result<(), String> {
         harness.apply(&Write(file, 0, 3 * MIB as u32, 1))?;
         harness.apply(&SetHome(file, Home::Memory))?;
     }
-    for step in 0..40 {
-        let operation = drawn(&mut random);
-        let told = |error| format!("step {step}, {operation:?}: {error}");
-        harness.apply(&operation).map_err(told)?;
-        if step % 4 == 3 {
-            harness.compare().map_err(told)?;
-            harness.apply(&Checkpoint)?;
-            let counts = checked(&harness.device, &format!("step {step}, {operation:?}"))?;
-            compare_space(&harness.fs.space(), &counts, &harness.model.tree()).map_err(told)?;
-        }
-    }
-    harness.compare_space()?;
-    harness.remove_everything()?;
-    harness.compare_space()
+    work::random_work(&mut harness, 40, |_, _| Ok(drawn(&mut random)), |_| ())
 }
 
 #[test]
@@ -239,11 +219,7 @@ fn with_damage() -> Result<(), String> {
 #[test]
 fn without_a_bug_nothing_is_caught() {
     let _alone = alone();
-    for domain in [PersistenceDomain::Adr, PersistenceDomain::Gpf, PersistenceDomain::Process] {
-        for block_bytes in [4096, 16 << 10, 64 << 10] {
-            cuts(domain, block_bytes).unwrap_or_else(|what| panic!("{domain}, blocks of {block_bytes}: {what}"));
-        }
-    }
+    in_every_domain(cuts);
     run(Mutant::None, with_damage).expect("nothing stays taken");
 }
 

@@ -1,11 +1,12 @@
 //! Operations inside of `no_wait`, while another thread holds what they need and does not get on: they return at once, either done or refused.
 //! Who was refused has changed nothing, and gets the same answer later.
 
+mod support;
+
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
-use std::thread::Scope;
 use std::time::Duration;
 
+use support::waiting::{Release, start};
 use tandemfs_crash::{Access, MemoryDevice, Setting, StuckDevice, Tree, check_device, fill, mount, mount_device};
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::InodeNumber;
@@ -120,24 +121,6 @@ const CHANGES: &[Operation] = &[
     ("setxattr", |s| said(s.fs.set_extended_attribute(s.a, b"user.new", &[7; 3000], SetExtendedAttribute::default()))),
     ("removexattr", |s| said(s.fs.remove_extended_attribute(s.a, b"user.kept"))),
 ];
-
-/// Releases what is stuck when the test ends, however it ends: threads that are joined must not wait for ever.
-struct Release<'s>(&'s StuckDevice);
-
-impl Drop for Release<'_> {
-    fn drop(&mut self) {
-        self.0.release();
-    }
-}
-
-/// Runs in a thread; the receiver hears when it is done.
-fn start<'scope, T: Send + 'scope>(scope: &'scope Scope<'scope, '_>, work: impl FnOnce() -> T + Send + 'scope) -> Receiver<T> {
-    let (sender, receiver) = channel();
-    scope.spawn(move || {
-        let _nobody_may_listen = sender.send(work());
-    });
-    receiver
-}
 
 /// A thread that comes to a stop with what it holds: the access that is stuck, its least length, and what the thread does.
 type Holder = (&'static str, Access, u64, fn(&Scene));

@@ -8,6 +8,7 @@ mod support;
 use std::sync::Arc;
 
 use support::bugs::{alone, is_caught, run};
+use support::work::in_every_domain;
 use tandemfs_crash::{CrashState, Cut, MemoryDevice, Random, Setting, check_device, content, each_state, fill, mount};
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::InodeNumber;
@@ -315,11 +316,7 @@ fn unchecked() -> Result<(), String> {
 #[test]
 fn without_a_bug_nothing_is_caught() {
     let _alone = alone();
-    for domain in [PersistenceDomain::Adr, PersistenceDomain::Gpf, PersistenceDomain::Process] {
-        for block_bytes in [4096, 16 << 10, 64 << 10] {
-            cuts(domain, block_bytes).unwrap_or_else(|what| panic!("{domain}, blocks of {block_bytes}: {what}"));
-        }
-    }
+    in_every_domain(cuts);
     for domain in [PersistenceDomain::Adr, PersistenceDomain::Gpf, PersistenceDomain::Process] {
         for (block_bytes, writable) in [(4096, true), (64 << 10, true), (16 << 10, false)] {
             let found = cuts_of_writes(domain, block_bytes, writable);

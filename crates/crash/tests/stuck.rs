@@ -1,11 +1,14 @@
 //! Requests that do not complete in the drive: threads that do not need what these requests hold continue (RULES R9), the others wait, and
 //! after the release everything is correct. Every wait is bounded, so a file system that hangs fails the test instead of hanging it.
 
+mod support;
+
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread::Scope;
 use std::time::Duration;
 
+use support::waiting::{Release, start};
 use tandemfs_crash::Setting;
 use tandemfs_crash::{Access, MemoryDevice, StuckDevice, Tree, check_device, content, fill, mount, mount_device};
 use tandemfs_device::PersistenceDomain;
@@ -51,24 +54,6 @@ fn scene() -> Scene {
         write(&fs, file, 5 * BLOCK + 100, 2, 500).expect("written");
     }
     Scene { fs, device, stuck, setting, a, b }
-}
-
-/// Releases what is stuck when the test ends, however it ends: threads that are joined must not wait for ever.
-struct Release<'s>(&'s StuckDevice);
-
-impl Drop for Release<'_> {
-    fn drop(&mut self) {
-        self.0.release();
-    }
-}
-
-/// Runs in a thread; the receiver hears when it is done.
-fn start<'scope, T: Send + 'scope>(scope: &'scope Scope<'scope, '_>, work: impl FnOnce() -> T + Send + 'scope) -> Receiver<T> {
-    let (sender, receiver) = channel();
-    scope.spawn(move || {
-        let _nobody_may_listen = sender.send(work());
-    });
-    receiver
 }
 
 fn goes_on<T>(what: &str, receiver: &Receiver<T>) -> T {

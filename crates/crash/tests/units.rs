@@ -5,7 +5,7 @@ mod support;
 
 use std::sync::Arc;
 
-use support::bugs::{alone, run};
+use support::bugs::{self, alone};
 use tandemfs_crash::{MemoryDevice, Random, Setting, Tree, check_device, each_state, fill, mount};
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::InodeNumber;
@@ -255,18 +255,11 @@ fn turns(setting: &Setting, seed: u64) -> Result<(), String> {
 }
 
 fn sound(scenario: impl Fn(&Setting) -> Result<(), String>) {
-    let _alone = alone();
-    for setting in settings() {
-        run(Mutant::None, || scenario(&setting)).unwrap_or_else(|what| panic!("{setting:?}: {what}"));
-    }
+    bugs::sound(&settings(), scenario);
 }
 
 fn caught(bug: Mutant, scenario: impl Fn(&Setting) -> Result<(), String>) {
-    let _alone = alone();
-    match run(bug, || scenario(&settings()[0])) {
-        Err(what) => println!("{bug:?}: {what}"),
-        Ok(()) => panic!("{bug:?} escaped"),
-    }
+    bugs::caught(bug, &settings()[0], scenario);
 }
 
 #[test]

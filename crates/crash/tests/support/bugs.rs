@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use tandemfs_crash::Setting;
 use tandemfs_fs::mutant::{self, Mutant};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -31,5 +32,22 @@ pub fn is_caught(bug: Mutant, catchers: &[Catcher]) {
             Err(what) => println!("{bug:?}: {}", what.lines().next().unwrap_or_default()),
             Ok(()) => panic!("{bug:?} escaped catcher {index}"),
         }
+    }
+}
+
+/// Asserts that a scenario finds nothing in any of these settings.
+pub fn sound(settings: &[Setting], scenario: impl Fn(&Setting) -> Result<(), String>) {
+    let _alone = alone();
+    for setting in settings {
+        run(Mutant::None, || scenario(setting)).unwrap_or_else(|what| panic!("{setting:?}: {what}"));
+    }
+}
+
+/// Asserts that a scenario finds the bug.
+pub fn caught(bug: Mutant, setting: &Setting, scenario: impl Fn(&Setting) -> Result<(), String>) {
+    let _alone = alone();
+    match run(bug, || scenario(setting)) {
+        Err(what) => println!("{bug:?}: {what}"),
+        Ok(()) => panic!("{bug:?} escaped"),
     }
 }

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod bugs;
+pub mod waiting;
+pub mod work;
 
 use std::sync::Arc;
 
