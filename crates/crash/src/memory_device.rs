@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -107,11 +108,35 @@ impl Zone {
     }
 }
 
+/// Hashes pages of zones. Every access asks for one; the standard library's hash, which stands chosen keys, takes most of its time.
+#[derive(Debug, Clone, Copy, Default)]
+struct PageHasher(u64);
+
+impl Hasher for PageHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
+    }
+
+    fn write_isize(&mut self, number: isize) {
+        self.write_u64(number.cast_unsigned() as u64);
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = (self.0.rotate_left(5) ^ number).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0.rotate_left(26)
+    }
+}
+
+type Pages = HashMap<(Zone, u64), Arc<[u8; PAGE]>, BuildHasherDefault<PageHasher>>;
+
 /// Two zones: pages over a shared base.
 #[derive(Debug, Clone)]
 struct Image {
     base: Arc<Recorded>,
-    pages: HashMap<(Zone, u64), Arc<[u8; PAGE]>>,
+    pages: Pages,
 }
 
 impl Image {
@@ -306,7 +331,7 @@ impl MemoryDevice {
             discard_zeroes: false,
             request_bytes: REQUEST_BYTES,
         };
-        let image = Image { base, pages: HashMap::new() };
+        let image = Image { base, pages: Pages::default() };
         Self { description, state: State::over(image) }
     }
 
@@ -375,7 +400,7 @@ impl MemoryDevice {
         let mut state = self.state();
         let mut zones = state.image.zones();
         change(&mut zones);
-        state.image = Image { base: Arc::new(zones), pages: HashMap::new() };
+        state.image = Image { base: Arc::new(zones), pages: Pages::default() };
     }
 
     /// Its persistence domain.
