@@ -26,6 +26,7 @@ use crate::tuning::threshold::{Splitting, ThresholdReport};
 use crate::tuning::unchecked::Unchecked;
 use crate::tuning::write_back::WriteBack;
 use crate::types::{MountOptions, Space, ZoneSpace};
+use crate::versions::{Noted, Versions};
 use crate::volume::Volume;
 use crate::wait::{LongMutex, may_wait};
 
@@ -112,6 +113,21 @@ impl FileSystem {
         may_wait()?;
         self.remove_late_orphans();
         self.volume.checkpoint()
+    }
+
+    /// Publishes versions of what answers depend on, from now on. False if versions are published already.
+    pub fn publish(&self, versions: Box<dyn Versions>) -> bool {
+        self.volume.versions.set(versions)
+    }
+
+    /// Runs an operation and returns also what its answer depends on; nothing where no versions are published. Calls do not nest.
+    pub fn noting<T>(&self, operation: impl FnOnce() -> T) -> (T, Noted) {
+        self.volume.versions.noting(operation)
+    }
+
+    /// Whoever keeps answers has to ask anew: something has changed that the file system does not know.
+    pub fn revoke_all_answers(&self) {
+        self.volume.versions.everything_changes();
     }
 
     /// Space of both zones and inodes.

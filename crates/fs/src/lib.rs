@@ -54,6 +54,7 @@ mod trim;
 mod tuning;
 mod types;
 mod upgrade;
+mod versions;
 mod volume;
 mod wait;
 
@@ -82,6 +83,7 @@ pub use types::{
     SetExtendedAttribute, SetTime, ShortZone, Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
 };
 pub use upgrade::{FEATURES, Feature, FeatureBit, missing_features, set_uuid, upgrade};
+pub use versions::{Noted, Versions};
 pub use wait::{leaves_to_others, may_wait, no_wait};
 
 /// A file system that is shared between threads.

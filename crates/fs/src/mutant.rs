@@ -281,6 +281,14 @@ pub enum Mutant {
     LeaseAfterRange,
     /// Sectors that the holder of a revoked lease may still read are given out again ([LY4]).
     LeasedSectorsFreed,
+    /// The version of an inode's rights is not raised ([VS1] of `versions.rs`).
+    RightsNotRaised,
+    /// The version of an inode's attributes is not raised ([VS1]).
+    AttributesNotRaised,
+    /// The version of a name is not raised ([VS1]).
+    NameNotRaised,
+    /// Attributes are noted when their inode is not locked any more ([VS2]).
+    NotedBehindLock,
 }
 
 #[cfg(feature = "mutants")]

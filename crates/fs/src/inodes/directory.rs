@@ -226,6 +226,7 @@ impl DirectoryIndex {
         dentry: &Dentry,
     ) -> Result<Insertion> {
         self.check_names(owner)?;
+        volume.versions.name_changes(owner.inode, dentry.hash); // [VS1] of `versions.rs`
         let count = slots(dentry.name.len());
         let room = self.room.first_with(count).and_then(|page| run_of_free(self.used[page], count).map(|line| (page, line)));
         let (page_index, line, new_page, mapping_pages) = match room {
@@ -304,7 +305,8 @@ impl DirectoryIndex {
     }
 
     /// Adds the removal of an entry to a transaction.
-    pub(crate) fn plan_remove(&self, tx: &mut Tx<'_>, entry: &FoundEntry) -> Result<()> {
+    pub(crate) fn plan_remove(&self, tx: &mut Tx<'_>, owner: Owner, entry: &FoundEntry) -> Result<()> {
+        tx.volume().versions.name_changes(owner.inode, entry.dentry.hash);
         for index in 0..slots(entry.dentry.name.len()) as u64 {
             tx.put(Structure::Dentry, self.address(entry.slot).nth(index), EMPTY_LINE)?;
         }
@@ -323,6 +325,7 @@ impl DirectoryIndex {
 
     /// Adds an entry's new target (inode and type) to a transaction; its slot and cookie stay.
     pub(crate) fn plan_retarget(&self, tx: &mut Tx<'_>, store: &LineStore, owner: Owner, slot: u32, dentry: &Dentry) -> Result<()> {
+        tx.volume().versions.name_changes(owner.inode, dentry.hash);
         let first = self.address(slot);
         let image: Line = dentry.encode(|index| store.place(owner, first.nth(index as u64)))[0];
         tx.put(Structure::Dentry, first, image)

@@ -110,8 +110,9 @@ impl InCoreInode {
         })
     }
 
-    /// Adds the lines of a changed inode to a transaction; the cold line only if it differs.
+    /// Adds the lines of a changed inode to a transaction; the cold line only if it differs. The inode is locked ([VS1] of `versions.rs`).
     pub(crate) fn put(&self, tx: &mut Tx<'_>, store: &LineStore, old: Option<&Inode>, new: &Inode) -> Result<()> {
+        tx.volume().versions.inode_changes(self.number, old, new);
         let place = |address| Inode::place(store.pair, self.number, address);
         tx.put(Structure::Inode, self.address, new.encode_hot(&place(self.address)))?;
         let cold_address = self.address.nth(1);

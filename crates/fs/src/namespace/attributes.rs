@@ -9,6 +9,7 @@ use super::attributes_of;
 use crate::data::{SET_GROUP_ID, kill_set_id};
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
+use crate::mutant::{Mutant, on};
 use crate::statistics::counted;
 use crate::types::{Attributes, SetAttributes, SetTime};
 use crate::volume::now;
@@ -26,7 +27,13 @@ impl FileSystem {
         if state.removed {
             return Err(Error::Stale(number));
         }
-        Ok(attributes_of(number, &state.inode))
+        let attributes = attributes_of(number, &state.inode);
+        if on(Mutant::NotedBehindLock) {
+            drop(state);
+            std::thread::yield_now();
+        }
+        self.volume.versions.note_inode(number);
+        Ok(attributes)
     }
 
     /// The size of a file, in bytes.
@@ -96,6 +103,7 @@ impl FileSystem {
                 let without_ctime = Inode { ctime: state.inode.ctime, ..new.clone() };
                 if state.inode.nlink == 0 && without_ctime == state.inode {
                     // Nobody sees it after a crash, and the kernel sends it for every file that loses its last name.
+                    volume.versions.inode_changes(number, Some(&state.inode), &new); // [VS1] of `versions.rs`
                     state.inode = new;
                     return Ok(attributes_of(number, &state.inode));
                 }

@@ -121,6 +121,7 @@ impl FileSystem {
                 Some(list) => AccessList::decode(&value_bytes(&self.volume, state.owner(number), &list.value)?)?,
                 None => None,
             };
+            self.volume.versions.note_rights(number);
             Ok((attributes_of(number, &state.inode), list))
         })
     }

@@ -132,7 +132,11 @@ impl FileSystem {
         let directory = self.inode(parent)?;
         let number = match name {
             b"." => parent,
-            b".." => directory.state.read()?.inode.parent,
+            b".." => {
+                let state = directory.state.read()?;
+                self.volume.versions.note_rights(parent);
+                state.inode.parent
+            }
             name => {
                 if name.len() > NAME_MAX {
                     return Err(Error::NameTooLong);
@@ -160,12 +164,15 @@ impl FileSystem {
                 self.index(directory.number, &mut *directory.state.write()?)?;
                 continue;
             };
-            let found = index.find(&self.volume, state.owner(directory.number), name)?.ok_or(Error::NotFound)?;
+            let found = index.find(&self.volume, state.owner(directory.number), name)?;
+            self.volume.versions.note_name(directory.number, || self.volume.pair.name_hash(name));
+            let found = found.ok_or(Error::NotFound)?;
             let target = match self.inode(found.dentry.inode) {
                 Err(Error::Stale(_)) => return Err(Error::NotFound), // a damaged directory
                 other => other?,
             };
             if let Some(target_state) = target.state.try_read() {
+                self.volume.versions.note_inode(target.number);
                 return Ok(attributes_of(target.number, &target_state.inode));
             }
             drop(state);

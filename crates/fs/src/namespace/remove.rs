@@ -110,7 +110,7 @@ impl FileSystem {
             let mut tx = Tx::new(volume);
             let parent_state = locked.get_mut(parent);
             let Some(index) = &parent_state.directory else { unreachable!("it was just built") };
-            index.plan_remove(&mut tx, &found)?;
+            index.plan_remove(&mut tx, owner, &found)?;
             let mut parent_new = parent_state.inode.clone();
             directory_changed(&mut parent_new, None);
             if is_directory {
@@ -143,7 +143,7 @@ impl FileSystem {
             return Ok(false);
         }
         let mut tx = Tx::new(volume);
-        index.plan_remove(&mut tx, found)?;
+        index.plan_remove(&mut tx, owner, found)?;
         let mut new = state.inode.clone();
         directory_changed(&mut new, None);
         if found.is_directory() {
@@ -207,6 +207,7 @@ impl FileSystem {
     /// caller has its lock.
     fn plan_free(&self, tx: &mut Tx<'_>, target: &InCoreInode, state: &State) -> Result<()> {
         let volume = &self.volume;
+        volume.versions.inode_ends(target.number);
         let owner = state.owner(target.number);
         let mut damage = None;
         if state.inode.has_mapping() {

@@ -231,7 +231,8 @@ impl FileSystem {
             None => None,
         };
         if whiteout.is_none() && !on(Mutant::RenameInTwoTransactions) {
-            index_of(locked.get(parent)).plan_remove(&mut tx, source)?;
+            let state = locked.get(parent);
+            index_of(state).plan_remove(&mut tx, state.owner(parent), source)?;
         }
         let from_new = if parent == new_parent {
             None
@@ -276,7 +277,8 @@ impl FileSystem {
         drop(whiteout_state);
         if on(Mutant::RenameInTwoTransactions) {
             let mut second = Tx::new(volume);
-            index_of(locked.get(parent)).plan_remove(&mut second, source)?;
+            let state = locked.get(parent);
+            index_of(state).plan_remove(&mut second, state.owner(parent), source)?;
             second.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
         }
 

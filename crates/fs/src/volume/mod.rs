@@ -20,6 +20,7 @@ use crate::held_back::HeldBack;
 use crate::journal::{self, Journal};
 use crate::lease::Leases;
 use crate::quarantine::Quarantine;
+use crate::versions::Published;
 
 pub(crate) use crate::cache::Owner;
 pub(crate) use discard::Discards;
@@ -37,6 +38,8 @@ pub(crate) struct Volume {
     pub(crate) leases: Arc<Leases>,
     pub(crate) held_back: HeldBack,
     pub(crate) discards: Discards,
+    /// For those who keep answers.
+    pub(crate) versions: Published,
 }
 
 /// A transaction of a volume.

@@ -1,0 +1,243 @@
+//! What answers depend on, for those who keep them: whoever publishes versions is told of each thing that is about to change, and an operation
+//! can be asked which things it has read.
+//!
+//! A thing is the rights of an inode (all that a walk through it is decided by: type, mode, owner, access list, parent, whether it has names),
+//! its attributes (what `stat` shows), one name in one directory, or everything there is.
+//!
+//! [VS1] A version is raised where the change enters its transaction, which is under the exclusive lock of the inode that the thing belongs to,
+//!       and the lock is kept until the change can be seen. Every change of an inode passes `InCoreInode::put`, every change of a name one of
+//!       the three plans of `DirectoryIndex`, and the end of an inode `plan_free`; the one change that is not stored (times of an inode
+//!       without names) says so itself. All locks of a change are kept until its last thing is raised.
+//! [VS2] A thing is noted where it is read, under the same lock, shared. What was read before it was noted could have changed in between.
+//! [VS3] A transaction that fails afterwards has raised versions for nothing, which costs those who keep answers a question.
+
+use std::cell::{Cell, RefCell};
+use std::sync::OnceLock;
+
+use smallvec::SmallVec;
+use tandemfs_format::InodeNumber;
+use tandemfs_format::inode::Inode;
+
+use crate::mutant::{Mutant, on};
+
+/// Versions of things, published to those who keep answers. A thing is a number; several may have one version.
+pub trait Versions: Send + Sync {
+    /// A thing is about to change. Whoever reads it waits for a lock that the caller has. Never waits.
+    fn raise(&self, thing: u64);
+
+    /// Where the version of a thing is published, and what it is. Never waits.
+    fn current(&self, thing: u64) -> (u32, u64);
+}
+
+/// What a version is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Thing {
+    Everything,
+    Rights(InodeNumber),
+    Attributes(InodeNumber),
+    /// A name by its hash, in a directory.
+    Name(InodeNumber, u32),
+}
+
+impl Thing {
+    /// Numbers of different things may be the same.
+    fn number(self) -> u64 {
+        let (inode, which) = match self {
+            Self::Everything => (0, 0),
+            Self::Rights(inode) => (inode.get(), 1),
+            Self::Attributes(inode) => (inode.get(), 2),
+            Self::Name(inode, hash) => (inode.get(), u64::from(hash) << 32 | 3),
+        };
+        inode.wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(29) ^ which.wrapping_mul(0x94d0_49bb_1331_11eb)
+    }
+}
+
+/// Most things of an operation that are noted.
+const NOTES_MAX: usize = 64;
+/// Of most operations.
+const NOTES_USUAL: usize = 16;
+
+#[derive(Debug, Clone, Copy)]
+struct Note {
+    thing: Thing,
+    place: u32,
+    version: u64,
+}
+
+/// The things that an operation has read, with their versions.
+#[derive(Debug, Default)]
+pub struct Noted {
+    notes: SmallVec<[Note; NOTES_USUAL]>,
+    has_more: bool,
+}
+
+impl Noted {
+    /// Places of versions and their values, of all things that decide where a path leads and who may go there, and with `attributes_of` what
+    /// `stat` shows of that inode. None if not all were noted.
+    pub fn versions(&self, attributes_of: Option<InodeNumber>) -> impl Iterator<Item = (u32, u64)> {
+        let is_part = move |thing: Thing| match thing {
+            Thing::Attributes(inode) => Some(inode) == attributes_of,
+            _ => true,
+        };
+        let count = if self.has_more { 0 } else { self.notes.len() };
+        self.notes[..count].iter().filter(move |note| is_part(note.thing)).map(|note| (note.place, note.version))
+    }
+}
+
+thread_local! {
+    static IS_NOTING: Cell<bool> = const { Cell::new(false) };
+    static NOTED: RefCell<Noted> = RefCell::default();
+}
+
+/// Ends the notes of this thread, also by a panic.
+struct Noting;
+
+impl Drop for Noting {
+    fn drop(&mut self) {
+        IS_NOTING.set(false);
+    }
+}
+
+/// Where versions are published, if anybody keeps answers.
+#[derive(Default)]
+pub(crate) struct Published(OnceLock<Box<dyn Versions>>);
+
+impl Published {
+    /// False if versions are published already.
+    pub(crate) fn set(&self, versions: Box<dyn Versions>) -> bool {
+        self.0.set(versions).is_ok()
+    }
+
+    #[inline]
+    fn raise(&self, thing: Thing) {
+        if let Some(versions) = self.0.get() {
+            versions.raise(thing.number());
+        }
+    }
+
+    /// A locked inode changes ([VS1]); without an old version it is a new one.
+    pub(crate) fn inode_changes(&self, number: InodeNumber, old: Option<&Inode>, new: &Inode) {
+        if self.0.get().is_none() {
+            return;
+        }
+        let rights = |inode: &Inode| (inode.mode, inode.uid, inode.gid, inode.parent, inode.nlink == 0, inode.generation);
+        if old.is_none_or(|old| (old.attributes != new.attributes || rights(old) != rights(new)) && !on(Mutant::RightsNotRaised)) {
+            self.raise(Thing::Rights(number));
+        }
+        let shown = |inode: &Inode| (inode.ctime, inode.mtime, inode.atime, inode.size, inode.space_512, inode.nlink);
+        if old.is_none_or(|old| (shown(old) != shown(new) || rights(old) != rights(new)) && !on(Mutant::AttributesNotRaised)) {
+            self.raise(Thing::Attributes(number));
+        }
+    }
+
+    /// A locked inode is freed ([VS1]).
+    pub(crate) fn inode_ends(&self, number: InodeNumber) {
+        self.raise(Thing::Rights(number));
+        self.raise(Thing::Attributes(number));
+    }
+
+    /// A name of a locked directory gets, loses or changes its inode ([VS1]).
+    pub(crate) fn name_changes(&self, directory: InodeNumber, hash: u32) {
+        if !on(Mutant::NameNotRaised) {
+            self.raise(Thing::Name(directory, hash));
+        }
+    }
+
+    /// Something changes that any answer may depend on, and is not read from the file system.
+    pub(crate) fn everything_changes(&self) {
+        self.raise(Thing::Everything);
+    }
+
+    #[inline]
+    fn note(&self, thing: impl FnOnce() -> Thing) {
+        if IS_NOTING.get() {
+            self.note_down(thing());
+        }
+    }
+
+    fn note_down(&self, thing: Thing) {
+        let Some(versions) = self.0.get() else { return };
+        let (place, version) = versions.current(thing.number());
+        NOTED.with_borrow_mut(|noted| match noted.notes.len() < NOTES_MAX {
+            true => noted.notes.push(Note { thing, place, version }),
+            false => noted.has_more = true,
+        });
+    }
+
+    /// The rights of an inode were read; the caller has its lock ([VS2]).
+    #[inline]
+    pub(crate) fn note_rights(&self, inode: InodeNumber) {
+        self.note(|| Thing::Rights(inode));
+    }
+
+    /// All that is known of an inode was read; the caller has its lock ([VS2]).
+    #[inline]
+    pub(crate) fn note_inode(&self, inode: InodeNumber) {
+        self.note(|| Thing::Rights(inode));
+        self.note(|| Thing::Attributes(inode));
+    }
+
+    /// A name was looked up; the caller has the lock of the directory ([VS2]).
+    #[inline]
+    pub(crate) fn note_name(&self, directory: InodeNumber, hash: impl FnOnce() -> u32) {
+        self.note(|| Thing::Name(directory, hash()));
+    }
+
+    /// Runs an operation and returns also what it has read. Calls do not nest. Nothing is noted where nothing is published.
+    pub(crate) fn noting<T>(&self, operation: impl FnOnce() -> T) -> (T, Noted) {
+        if self.0.get().is_none() {
+            return (operation(), Noted::default());
+        }
+        NOTED.with_borrow_mut(|noted| {
+            noted.notes.clear();
+            noted.has_more = false;
+        });
+        IS_NOTING.set(true);
+        let noting = Noting;
+        self.note(|| Thing::Everything);
+        let result = operation();
+        drop(noting);
+        (result, NOTED.take())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Counting(AtomicU64);
+
+    impl Versions for Arc<Counting> {
+        fn raise(&self, _: u64) {
+            self.0.fetch_add(1, SeqCst);
+        }
+
+        fn current(&self, thing: u64) -> (u32, u64) {
+            (thing as u32, self.0.load(SeqCst))
+        }
+    }
+
+    const INODE: InodeNumber = InodeNumber::new(9);
+
+    #[test]
+    fn only_what_an_operation_reads_is_noted() {
+        let (published, counting) = (Published::default(), Arc::<Counting>::default());
+        published.note_inode(INODE);
+        assert_eq!(published.noting(|| published.note_inode(INODE)).1.versions(Some(INODE)).count(), 0, "nothing is published");
+        assert!(published.set(Box::new(counting)) && !published.set(Box::new(Arc::<Counting>::default())));
+        published.note_inode(INODE);
+        let ((), noted) = published.noting(|| {
+            published.note_name(InodeNumber::ROOT, || 7);
+            published.note_inode(INODE);
+        });
+        assert_eq!((noted.versions(None).count(), noted.versions(Some(INODE)).count()), (3, 4), "with everything");
+        published.note_inode(INODE);
+        assert_eq!(published.noting(|| ()).1.versions(None).count(), 1);
+        let ((), many) = published.noting(|| (0..100).for_each(|_| published.note_inode(INODE)));
+        assert_eq!(many.versions(None).count(), 0, "what was not noted whole is not kept");
+    }
+}
