@@ -122,6 +122,77 @@ fn names_are_the_same_by_both_ways() {
     ended(&place, mount, door);
 }
 
+/// What is said of a path: number, size, mode, links, owner, times; or the error.
+type Said = Result<(u64, u64, u32, u64, u32, [(i64, i64); 2]), i32>;
+
+fn said_by_mount(path: &Path) -> Said {
+    let found = fs::metadata(path).map_err(|error| error.raw_os_error().expect("of the kernel"))?;
+    let times = [(found.mtime(), found.mtime_nsec()), (found.ctime(), found.ctime_nsec())];
+    Ok((found.ino(), found.len(), found.mode(), found.nlink(), found.uid(), times))
+}
+
+fn said_by_door(door: &Door, path: &str) -> Said {
+    let found = door.attributes(path).map_err(|error| error.errno().expect("not for the kernel").raw_os_error())?;
+    let times = [found.modified, found.changed].map(|time| (time.seconds, time.nanoseconds.into()));
+    Ok((found.node, found.size_bytes, found.mode, found.links.into(), found.user, times))
+}
+
+/// A change by the mount or the door; most fail.
+fn change(mount: &Mount, door: &Door, path: &str, other: &str, number: u64) {
+    let (here, there) = (mount.path(path), mount.path(other));
+    match number % 12 {
+        0 => drop(fs::write(here, other)),
+        1 => drop(fs::create_dir(here)),
+        2 => drop(fs::remove_file(here)),
+        3 => drop(fs::remove_dir(here)),
+        4 => drop(fs::rename(here, there)),
+        5 => drop(fs::set_permissions(here, fs::Permissions::from_mode(0o600 | number as u32 & 0o177))),
+        6 => drop(rustix::fs::truncate(&here, number % 10_000)),
+        7 => drop(std::os::unix::fs::symlink(other, here)),
+        8 => drop(fs::hard_link(there, here)),
+        9 => drop(door.create(path)),
+        10 => drop(door.make_directory(path, 0o755)),
+        _ => drop(door.rename(path, other)),
+    }
+}
+
+/// The client answers what it knows. What anybody changes by the mount or by the door, and what is mounted inside, it knows no more.
+#[test]
+fn what_is_known_is_what_the_mount_says() {
+    const PATHS: [&str; 9] = ["a", "b", "c", "a/a", "a/b", "b/a", "b/c", "a/b/c", "a/../b"];
+    for mode in ["strict", "relaxed"] {
+        let (place, mount, door) = opened(mode);
+        let mut state = 1_u64;
+        let mut random = || {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            state >> 33
+        };
+        for step in 0..300 {
+            let path = |number: u64| PATHS[number as usize % 8];
+            change(&mount, &door, path(random()), path(random()), random());
+            for path in PATHS {
+                assert_eq!(said_by_door(&door, path), said_by_mount(&mount.path(path)), "{mode}, step {step}, {path}");
+            }
+        }
+        fs::create_dir(mount.path("inner")).expect("made");
+        assert_eq!([0, 1].map(|_| said_by_door(&door, "inner/x")), [Err(Errno::NOENT.raw_os_error()); 2]);
+        let inner = mount.path("inner");
+        let tool = |words: &[&std::ffi::OsStr]| {
+            assert!(support::run(std::process::Command::new(words[0]).args(&words[1..])).status.success(), "{words:?}");
+        };
+        tool(&["mount".as_ref(), "-t".as_ref(), "tmpfs".as_ref(), "tmpfs".as_ref(), inner.as_os_str()]);
+        let start = std::time::Instant::now();
+        let is_seen = || matches!(door.attributes("inner/x"), Err(Error::Crossed(crossed)) if crossed.why == Why::MountPoint);
+        while !is_seen() && start.elapsed() < std::time::Duration::from_secs(10) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let seen = is_seen();
+        tool(&["umount".as_ref(), inner.as_os_str()]);
+        assert!(seen, "{mode}: what is mounted inside stays unknown");
+        ended(&place, mount, door);
+    }
+}
+
 /// A call by the door and the system call, which must fail alike.
 type Pair = (&'static str, fn(&Door) -> Result<(), Error>, fn(&Path) -> rustix::io::Result<()>);
 

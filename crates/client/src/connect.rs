@@ -15,15 +15,15 @@ use rustix::net::{
     SocketAddrUnix, SocketFlags, SocketType,
 };
 use tandemfs_protocol::{GREETING_BYTES, Hello, Reception, VERSION, Welcome, socket};
-use tandemfs_ring::Client;
+use tandemfs_ring::{Client, Versions};
 
 use crate::ConnectError;
 use crate::mountinfo::{Mounted, mounted};
 
 /// How long a daemon may take for its greeting.
 const GREETING_WAIT: Duration = Duration::from_secs(5);
-/// Descriptors of a welcome: arena, word file, perhaps an eventfd.
-const DESCRIPTORS_MAX: usize = 3;
+/// Descriptors of a welcome: arena, word file, perhaps an eventfd and version words.
+const DESCRIPTORS_MAX: usize = 4;
 
 /// The socket of the daemon of a mount, connected, and where it is.
 pub(crate) fn find(directory: &Path, mount: &Mounted) -> Result<(OwnedFd, PathBuf), ConnectError> {
@@ -120,10 +120,15 @@ pub(crate) fn greet(socket: OwnedFd, root: BorrowedFd<'_>, hello: Hello, least: 
         Reception::Refusal(refusal) if refusal.version != VERSION => return Err(ConnectError::Version { found: refusal.version }),
         Reception::Refusal(refusal) => return Err(ConnectError::Refused { errno: refusal.errno, sentence: refusal.sentence }),
     };
+    let versions = if welcome.version_words > 0 { descriptors.pop() } else { None };
     let mut descriptors = descriptors.into_iter();
     let (Some(arena), Some(words), bell) = (descriptors.next(), descriptors.next(), descriptors.next()) else {
         return Err(ConnectError::Protocol("a welcome without shared memory"));
     };
     let bell = bell.map(|bell| moved_up(bell, least));
-    Ok((Client::map(arena.as_fd(), words.as_fd(), bell, Some(socket))?, welcome))
+    let client = Client::map(arena.as_fd(), words.as_fd(), bell, Some(socket))?;
+    if let Some(versions) = versions {
+        client.set_versions(Versions::map(versions.as_fd())?);
+    }
+    Ok((client, welcome))
 }

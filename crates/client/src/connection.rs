@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use tandemfs_protocol::{Operation, Outcome, TEXT_BYTES_MAX, TRANSFER_BYTES_MAX, Text, Welcome};
-use tandemfs_ring::{Answer, Attributes, Buffer, Client, NAME_BYTES_MAX, SLOTS_MAX, Slot};
+use tandemfs_ring::{Answer, Attributes, Buffer, Client, NAME_BYTES_MAX, SLOTS_MAX, Seen, Slot};
 
 use crate::area::{Piece, Waiting};
+use crate::known::{Known, Question, Told};
 use crate::{Error, Options, Result};
 
 /// Most shared memory that a slot keeps between calls, for texts and small data.
@@ -43,6 +44,7 @@ pub struct Connection {
     waiting: Waiting,
     memory_wait: std::time::Duration,
     pub(crate) umask: AtomicU16,
+    pub(crate) known: Known,
 }
 
 impl Connection {
@@ -58,6 +60,7 @@ impl Connection {
             waiting: Waiting::default(),
             memory_wait: options.memory_wait,
             umask: AtomicU16::new(umask & 0o777),
+            known: Known::new(options.keeps_answers),
         }
     }
 
@@ -72,6 +75,12 @@ impl Connection {
 
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.ring.descriptors()
+    }
+
+    /// The answer to a question, if it is known.
+    #[inline]
+    pub(crate) fn told(&self, question: Option<&Question<'_>>) -> Option<Told> {
+        self.known.told(&self.ring, question?)
     }
 
     /// Begins a call: the thread's own slot, or one that is free, or, if all are in use, the next.
@@ -171,22 +180,38 @@ impl Call<'_> {
 
     /// Sends a request and waits for its answer.
     pub(crate) fn send(&mut self, operation: &Operation<'_>) -> Result<Answer> {
+        self.send_and_see(operation).0
+    }
+
+    /// As [`Call::send`]; also what the answer depends on, if it may be kept.
+    pub(crate) fn send_and_see(&mut self, operation: &Operation<'_>) -> (Result<Answer>, Seen) {
+        match self.answer(operation) {
+            Err(error) => (Err(error), Seen::default()),
+            Ok(answer) => (meant(answer), answer.seen),
+        }
+    }
+
+    fn answer(&mut self, operation: &Operation<'_>) -> Result<Answer> {
         let number = operation.number();
         if self.connection.operations & number.bit() == 0 {
             return Err(Error::Crossed(crate::Crossed { why: crate::Why::NotServed, argument: 0 }));
         }
         let request = operation.encode().map_err(|_| Errno::NAMETOOLONG)?;
         let slot = self.locker.slot.as_mut().ok_or(Errno::NOTCONN)?;
-        match Outcome::decode(slot.call(&request)?)? {
-            Outcome::Done(answer) => Ok(answer),
-            Outcome::Errno(number) => Err(Errno::from_raw_os_error(number).into()),
-            Outcome::Crossed(crossed) => Err(Error::Crossed(crossed)),
-        }
+        Ok(slot.call(&request)?)
     }
 
     /// Sends a request whose answer has attributes.
     pub(crate) fn send_for_attributes(&mut self, operation: &Operation<'_>) -> Result<Attributes> {
         self.send(operation)?.attributes.ok_or(Errno::PROTO.into())
+    }
+}
+
+fn meant(answer: Answer) -> Result<Answer> {
+    match Outcome::decode(answer)? {
+        Outcome::Done(answer) => Ok(answer),
+        Outcome::Errno(number) => Err(Errno::from_raw_os_error(number).into()),
+        Outcome::Crossed(crossed) => Err(Error::Crossed(crossed)),
     }
 }
 

@@ -314,7 +314,10 @@ impl File {
 
     fn end(&mut self) -> Result<()> {
         match std::mem::take(&mut self.is_open) {
-            true => self.send(&Operation::Close { handle: self.handle }).map(drop),
+            true => {
+                self.connection.known.closed(self.handle);
+                self.send(&Operation::Close { handle: self.handle }).map(drop)
+            }
             false => Ok(()),
         }
     }

@@ -5,6 +5,9 @@
 //! * [`Tree`]: calls by path, relative to the root of the mount, or to an open directory.
 //! * [`File`]: an open file, [`Directory`]: a listing.
 //!
+//! Attributes and access of paths, and that there is nothing, are said again without asking the daemon, as long as its version words say that
+//! nothing of it has changed ([`Options::keeps_answers`]).
+//!
 //! Several threads may use a [`Mount`] and its files at once; each thread gets a slot of its own while there are enough.
 //!
 //! # Example
@@ -50,6 +53,7 @@ mod connection;
 mod directory;
 mod error;
 mod file;
+mod known;
 mod mount;
 mod mountinfo;
 mod open_options;

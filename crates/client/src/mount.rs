@@ -27,11 +27,13 @@ pub struct Options {
     pub umask: Option<u16>,
     /// Least number of the descriptors that the connection keeps, where the process may have such numbers; 0 for any.
     pub descriptors_from: u32,
+    /// Keep answers and give them again while the daemon's version words say that they are right: up to 0.8 MB.
+    pub keeps_answers: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { slots: 32, data_bytes: 8 << 20, memory_wait: Duration::from_secs(1), umask: None, descriptors_from: 0 }
+        Self { slots: 32, data_bytes: 8 << 20, memory_wait: Duration::from_secs(1), umask: None, descriptors_from: 0, keeps_answers: true }
     }
 }
 

@@ -6,6 +6,7 @@ use tandemfs_ring::Attributes;
 
 use crate::Result;
 use crate::connection::{Call, Connection};
+use crate::known::{Question, Told};
 
 /// Room for attributes at the first try; most values are short.
 const ATTRIBUTE_ROOM: usize = 1024;
@@ -45,8 +46,19 @@ impl<'a> Target<'a> {
     /// # Errors
     /// As fstatat(2).
     pub fn attributes(self) -> Result<Attributes> {
+        let question = Question::attributes(self.name);
+        match self.connection.told(question.as_ref()) {
+            Some(Told::Attributes(attributes)) => return Ok(attributes),
+            Some(Told::Errno(errno)) => return Err(errno.into()),
+            _ => {}
+        }
         let (mut call, subject) = self.begin()?;
-        call.send_for_attributes(&Operation::Stat { subject })
+        let (answer, seen) = call.send_and_see(&Operation::Stat { subject });
+        let attributes = answer.and_then(|answer| answer.attributes.ok_or(Errno::PROTO.into()));
+        if let Some(question) = &question {
+            self.connection.known.keep_attributes(question, &attributes, seen);
+        }
+        attributes
     }
 
     /// Whether the process may do what the three bits of `mode` say, by its real ids or with `effective` by those of its accesses.
@@ -54,7 +66,20 @@ impl<'a> Target<'a> {
     /// # Errors
     /// As faccessat2(2).
     pub fn access(self, mode: u32, effective: bool) -> Result<()> {
-        self.done(|subject| Operation::Access { subject, mode, effective })
+        let question = Question::access(self.name, mode, effective);
+        match self.connection.told(question.as_ref()) {
+            Some(Told::Allowed) => return Ok(()),
+            Some(Told::Errno(errno)) => return Err(errno.into()),
+            _ => {}
+        }
+        let (mut call, subject) = self.begin()?;
+        let (answer, seen) = call.send_and_see(&Operation::Access { subject, mode, effective });
+        match (&question, &answer) {
+            (Some(question), Ok(_)) => self.connection.known.keep(question, Told::Allowed, seen),
+            (Some(question), Err(error)) => self.connection.known.keep_error(question, error, seen),
+            (None, _) => {}
+        }
+        answer.map(drop)
     }
 
     /// Sets the length.

@@ -12,6 +12,7 @@ use tandemfs_protocol::{Handle, Operation, Place, TEXT_BYTES_MAX, TimeToSet};
 use tandemfs_ring::Attributes;
 
 use crate::connection::Connection;
+use crate::known::{Question, Told};
 use crate::subject::{Name, Target};
 use crate::{Directory, File, Mount, Result};
 
@@ -50,12 +51,20 @@ pub(crate) fn names_of(list: &[u8]) -> Vec<OsString> {
 }
 
 fn opened(tree: &(impl Tree + ?Sized), path: &[u8], flags: i32, mode: u32) -> Result<(File, Option<Attributes>)> {
-    let connection = tree.connection();
+    let (connection, at) = (tree.connection(), tree.place());
+    let absence = Question::absence(at, path, flags);
+    if let Some(Told::Errno(Errno::NOENT)) = connection.told(absence.as_ref()) {
+        return Err(Errno::NOENT.into());
+    }
     let mut call = connection.begin()?;
     let path = call.text(path)?;
     let umask = connection.umask.load(Ordering::Relaxed);
-    let answer = call.send(&Operation::Open { at: tree.place(), path, flags, mode, umask })?;
+    let (answer, seen) = call.send_and_see(&Operation::Open { at, path, flags, mode, umask });
     drop(call);
+    if let (Some(absence), Err(error)) = (&absence, &answer) {
+        connection.known.keep_error(absence, error, seen);
+    }
+    let answer = answer?;
     let handle = Handle::of(answer.value).ok_or(Errno::PROTO)?;
     Ok((File::new(Arc::clone(connection), handle), answer.attributes))
 }

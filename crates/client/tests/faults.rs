@@ -5,13 +5,14 @@ mod support;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use support::files::Files;
 use support::{SIZES, Server, by, connected, descriptors, done, fails, hello, memory_file, options, pair, put, refused, send, welcome};
-use tandemfs_client::{ConnectError, Crossed, Errno, Error, File, Mount, OpenOptions, Tree, Why};
+use tandemfs_client::{Attributes, ConnectError, Crossed, Errno, Error, File, Mount, OpenOptions, Tree, Why};
 use tandemfs_protocol::{Number, Operation, Outcome, Reception, Refusal, VERSION};
-use tandemfs_ring::{Answer, Arena, Doorbell, Sizes, Ticket};
+use tandemfs_ring::{Answer, Arena, Doorbell, Seen, Sizes, Ticket, VersionWords};
 
 /// Opens anything and keeps what else it is asked.
 fn keeps(operation: &Operation<'_>, _: &Ticket) -> support::Reply {
@@ -82,6 +83,62 @@ fn a_daemon_that_is_killed_wakes_its_callers() {
     });
     assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
     refused(mount.ping(), Errno::NOTCONN);
+}
+
+/// Answers with a number that no two answers have, and which may be kept.
+fn counts(versions: Arc<VersionWords>) -> impl FnMut(&Operation<'_>, &Ticket) -> support::Reply {
+    let mut number = 0;
+    move |operation, _| match operation {
+        Operation::Stat { .. } => {
+            number += 1;
+            let attributes = Some(Attributes { node: number, ..Attributes::default() });
+            support::Reply::Now(Answer { attributes, seen: Seen::of([versions.current(7)]), ..Answer::default() })
+        }
+        _ => done(0),
+    }
+}
+
+/// A daemon whose answers may be kept, in a process of its own.
+#[test]
+#[ignore = "started by a test"]
+fn child_that_publishes() {
+    let socket = std::io::stdin().as_fd().try_clone_to_owned().expect("a socket");
+    let versions = VersionWords::new().expect("made");
+    let _server = support::serve_publishing(socket, welcome(SIZES), Some(Arc::clone(&versions)), counts(versions));
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+/// [VER7] of the ring: its words stay as they are.
+#[test]
+fn what_a_killed_daemon_said_is_not_said_again() {
+    let (ours, theirs) = pair();
+    let mut child = Command::new(std::env::current_exe().expect("this program"))
+        .args(["--ignored", "--exact", "child_that_publishes", "--nocapture"])
+        .stdin(Stdio::from(theirs))
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let mount = support::over(ours).expect("connects");
+    let node = |name: &str| mount.attributes(name).map(|attributes| attributes.node);
+    assert_eq!((node("a"), node("b"), node("a"), node("b")), (Ok(1), Ok(2), Ok(1), Ok(2)));
+    child.kill().expect("it lived");
+    child.wait().expect("it ends");
+    std::thread::sleep(Duration::from_millis(50));
+    refused(node("a"), Errno::NOTCONN);
+}
+
+#[test]
+fn what_changes_and_what_ends_is_asked_for_again() {
+    let versions = VersionWords::new().expect("made");
+    let (ours, theirs) = pair();
+    let mut server = support::serve_publishing(theirs, welcome(SIZES), Some(Arc::clone(&versions)), counts(Arc::clone(&versions)));
+    let mount = support::over(ours).expect("connects");
+    let node = |name: &str| mount.attributes(name).map(|attributes| attributes.node);
+    assert_eq!((node("a"), node("a")), (Ok(1), Ok(1)));
+    versions.raise(7);
+    assert_eq!((node("a"), node("a")), (Ok(2), Ok(2)));
+    server.stop();
+    refused(node("a"), Errno::NOTCONN);
 }
 
 /// What a client says to a greeting.

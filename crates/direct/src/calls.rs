@@ -7,18 +7,19 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use tandemfs_device::{SharedBytes, Sink, Source};
 use tandemfs_format::inode::Timestamp;
-use tandemfs_fs::Error;
+use tandemfs_fs::{Error, Noted};
 use tandemfs_protocol::{
     Crossed, EntryWriter, Handle, Listed, Operation, Outcome, Place, Space, Subject as Named, TEXT_BYTES_MAX, TRANSFER_BYTES_MAX, Text,
     TimeToSet as TimeGiven, Unless, Whence, Why,
 };
-use tandemfs_ring::{Answer, Attributes as Shown, Range, Request, Ticket, Time};
+use tandemfs_ring::{Answer, Attributes as Shown, Range, Request, Seen, Ticket, Time};
 use tandemfs_vfs::{
     At, NAME_BYTES_MAX, OpenFile, Owed, Process, QUICK_BYTES, Refused, Result, SPACE_UNIT_BYTES, Seek, SetTimes, Subject, TimeToSet, Vfs,
     is_failure, no_wait,
 };
 
 use crate::clients::Client;
+use crate::known::Keeps;
 use crate::mutant::{self, Mutant};
 
 /// `st_blksize`, as behind the mount.
@@ -34,14 +35,27 @@ pub(crate) struct Served {
     pub(crate) outcome: Outcome,
     /// A failure for the log.
     pub(crate) failure: Option<String>,
+    /// What the outcome depends on, if the client may keep it.
+    seen: Seen,
+}
+
+impl Served {
+    /// As the client gets it.
+    pub(crate) fn answer(&self) -> Answer {
+        Answer { seen: self.seen, ..self.outcome.encode() }
+    }
 }
 
 /// Serves a request that was decoded before; may wait.
 pub(crate) fn serve(vfs: &Vfs, client: &Client, request: &Request, ticket: &Ticket) -> Served {
     let call = Call { vfs, client, ticket };
     match Operation::decode(request) {
-        Ok(operation) => call.served(call.run(operation)),
-        Err(_) => call.served(Err(Errno::INVAL.into())),
+        Ok(operation) => {
+            let keeps = Keeps::of(&operation);
+            let (result, noted) = call.noting(keeps, || call.run(operation));
+            call.served(result, keeps, &noted)
+        }
+        Err(_) => call.served(Err(Errno::INVAL.into()), Keeps::Nothing, &Noted::default()),
     }
 }
 
@@ -59,13 +73,14 @@ pub(crate) fn is_for_the_pool(operation: &Operation<'_>) -> bool {
 /// answer, or before the operation is served anew.
 pub(crate) fn try_serve(vfs: &Vfs, client: &Client, operation: Operation<'_>, ticket: &Ticket) -> (Option<Served>, Owed) {
     let call = Call { vfs, client, ticket };
-    let (result, owed) = match mutant::on(Mutant::PollerWaits) {
+    let keeps = Keeps::of(&operation);
+    let ((result, owed), noted) = call.noting(keeps, || match mutant::on(Mutant::PollerWaits) {
         false => no_wait(|| call.run(operation)),
         true => (call.run(operation), Owed::default()),
-    };
+    });
     match result {
         Err(Refused::FileSystem(Error::WouldWait)) => (None, owed),
-        result => (Some(call.served(result)), owed),
+        result => (Some(call.served(result, keeps, &noted)), owed),
     }
 }
 
@@ -170,7 +185,16 @@ fn time_to_set(given: TimeGiven) -> TimeToSet {
 }
 
 impl Call<'_> {
-    fn served(&self, result: Result<Given>) -> Served {
+    /// Notes what an operation reads whose answer may be kept.
+    fn noting<T>(&self, keeps: Keeps, run: impl FnOnce() -> T) -> (T, Noted) {
+        match keeps {
+            Keeps::Nothing => (run(), Noted::default()),
+            _ if self.client.knows_versions => self.vfs.file_system().noting(run),
+            _ => (run(), Noted::default()),
+        }
+    }
+
+    fn served(&self, result: Result<Given>, keeps: Keeps, noted: &Noted) -> Served {
         let failure = match &result {
             Err(Refused::FileSystem(error)) if is_failure(error) => Some(error.to_string()),
             _ => None,
@@ -179,7 +203,7 @@ impl Call<'_> {
             Ok(answer) => Outcome::Done(answer),
             Err(refused) => outcome(&refused),
         };
-        Served { outcome, failure }
+        Served { seen: keeps.seen(&outcome, noted), outcome, failure }
     }
 
     fn numbered(&self, given: Given) -> Result<Answer> {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use tandemfs_format::InodeNumber;
-use tandemfs_ring::{ClientId, Control};
+use tandemfs_ring::{Arena, ClientId, Control, VersionWords};
 use tandemfs_vfs::{Process, Vfs};
 
 use crate::handles::Handles;
@@ -22,6 +22,9 @@ pub(crate) struct Client {
     pub(crate) peer: Peer,
     pub(crate) identity: Identity,
     pub(crate) handles: Handles,
+    pub(crate) arena: Arc<Arena>,
+    /// It has the version words.
+    pub(crate) knows_versions: bool,
     /// Bytes of its arena, which count until the last request of it is answered.
     pub(crate) arena_bytes: u64,
     /// [`Limits::lent_bytes_min`].
@@ -41,7 +44,13 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(peer: Peer, identity: Identity, arena_bytes: u64, mount_points: HashSet<InodeNumber>, shared: &Shared) -> Self {
+    pub(crate) fn new(
+        peer: Peer,
+        identity: Identity,
+        (arena, arena_bytes): (Arc<Arena>, u64),
+        mount_points: HashSet<InodeNumber>,
+        shared: &Shared,
+    ) -> Self {
         let process = Process { credentials: identity.credentials.clone(), real: identity.real.clone(), umask: 0o777, mount_points };
         let arenas = Arc::clone(&shared.arena_bytes);
         arenas.fetch_add(arena_bytes, Relaxed);
@@ -50,6 +59,8 @@ impl Client {
             peer,
             identity,
             handles,
+            arena,
+            knows_versions: shared.versions.is_some(),
             arena_bytes,
             lent_bytes_min: shared.limits.lent_bytes_min,
             process: Mutex::new(Arc::new(process)),
@@ -108,6 +119,8 @@ impl Drop for Client {
 /// What the threads of the server share.
 pub(crate) struct Shared {
     pub(crate) vfs: Vfs,
+    /// None where another server of the same file system publishes them.
+    pub(crate) versions: Option<Arc<VersionWords>>,
     pub(crate) mount: MountIdentity,
     /// Whether the mount still stands.
     pub(crate) stands: Box<dyn Fn() -> bool + Send + Sync>,

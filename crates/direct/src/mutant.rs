@@ -28,6 +28,10 @@ pub enum Mutant {
     MountNotAsked,
     /// [CRD4]: a process with RLIMIT_FSIZE is served.
     SizeLimitIgnored,
+    /// [KNW1]: every answer may be kept as long as its path leads to the same inode.
+    AttributesNotSeen,
+    /// [KNW2]: who answers itself is not looked after.
+    AnswerersNotLookedAfter,
 }
 
 #[cfg(feature = "mutants")]

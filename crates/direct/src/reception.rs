@@ -1,5 +1,6 @@
 //! The thread that greets clients and looks after their credentials and the list of mounts.
 
+use std::collections::HashSet;
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, IoSlice, IoSliceMut, PipeReader, PipeWriter};
 use std::mem::MaybeUninit;
@@ -20,7 +21,7 @@ use tandemfs_format::InodeNumber;
 use tandemfs_protocol::{
     GREETING_BYTES, Hello, HelloError, Number, Reception as Greeting, Refusal, TRANSFER_BYTES_MAX, VERSION, Welcome, socket,
 };
-use tandemfs_ring::{Arena, Doorbell, Lifeline, PAGE_BYTES, Sizes};
+use tandemfs_ring::{Arena, Doorbell, Lifeline, PAGE_BYTES, Sizes, VERSION_WORDS};
 
 use crate::clients::{Client, Shared};
 use crate::mountinfo::{Found, MountInfo};
@@ -49,6 +50,8 @@ pub(crate) struct Reception {
     stopped: PipeReader,
     mount_info: MountInfo,
     found: Found,
+    /// As the clients know them.
+    mount_points: HashSet<InodeNumber>,
     daemon: Identity,
     entrants: Entrants,
     doorbell: Doorbell,
@@ -69,7 +72,9 @@ impl Reception {
         let (listener, path) = listening(&shared)?;
         let daemon = peers::own()?;
         let (newcomers, looked) = (Vec::new(), Instant::now());
-        let reception = Self { shared, listener, path, stopped, mount_info, found, daemon, entrants, doorbell, newcomers, looked };
+        let mount_points = found.mount_points(&shared.vfs);
+        let reception =
+            Self { shared, listener, path, stopped, mount_info, found, mount_points, daemon, entrants, doorbell, newcomers, looked };
         Ok((reception, stop))
     }
 
@@ -141,7 +146,8 @@ impl Reception {
     fn look_after_credentials(&self) {
         let clients: Vec<_> = self.shared.clients.lock().iter().map(|(id, client)| (*id, Arc::clone(client))).collect();
         for (id, client) in clients {
-            if client.is_active.swap(false, Relaxed)
+            let has_answered = client.arena.has_answered_itself() && !mutant::on(Mutant::AnswerersNotLookedAfter); // [KNW2]
+            if (client.is_active.swap(false, Relaxed) || has_answered)
                 && !mutant::on(Mutant::CredentialsKept)
                 && client.peer.identity().is_ok_and(|now| now != client.identity)
             {
@@ -167,7 +173,11 @@ impl Reception {
         }
         let clients: Vec<Arc<Client>> = clients.values().map(Arc::clone).collect();
         let mount_points = self.found.mount_points(&self.shared.vfs);
-        clients.iter().for_each(|client| client.set_mount_points(mount_points.clone()));
+        if mount_points != self.mount_points {
+            clients.iter().for_each(|client| client.set_mount_points(mount_points.clone()));
+            self.mount_points = mount_points;
+            self.shared.vfs.file_system().revoke_all_answers(); // [KNW3]
+        }
         Ok(())
     }
 
@@ -218,8 +228,8 @@ impl Reception {
         let sizes = self.sizes(hello, peer.pid)?;
         let arena = Arena::new(sizes, self.doorbell).map_err(|error| refusal(Errno::NOMEM, format!("no memory for an arena: {error}")))?;
         let lifelines = vec![Lifeline::Socket(socket.try_clone().map_err(failed)?), Lifeline::Process(peer.lifeline().map_err(failed)?)];
-        let mount_points = self.found.mount_points(&self.shared.vfs);
-        let client = Arc::new(Client::new(peer, identity, sizes.data_bytes, mount_points, &self.shared));
+        let mount_points = self.mount_points.clone();
+        let client = Arc::new(Client::new(peer, identity, (Arc::clone(&arena), sizes.data_bytes), mount_points, &self.shared));
         // The client asks nothing before it has its arena, so it is known when its first request comes.
         let id = self.shared.control.add(Arc::clone(&arena), lifelines);
         self.shared.clients.lock().insert(id, client);
@@ -228,9 +238,12 @@ impl Reception {
             data_bytes: sizes.data_bytes,
             operations: Number::all_bits(),
             transfer_bytes_max: TRANSFER_BYTES_MAX,
+            version_words: if self.shared.versions.is_some() { VERSION_WORDS } else { 0 },
         };
         let descriptors = arena.descriptors();
-        let sent: Vec<BorrowedFd<'_>> = [descriptors.arena, descriptors.words].into_iter().chain(descriptors.bell).collect();
+        let versions = self.shared.versions.as_ref().map(|versions| versions.file());
+        let always = [descriptors.arena, descriptors.words];
+        let sent: Vec<BorrowedFd<'_>> = always.into_iter().chain(descriptors.bell).chain(versions).collect();
         if send(socket.as_fd(), &Greeting::Welcome(welcome), &sent).is_err() {
             self.shared.control.remove(id);
         }
@@ -294,7 +307,7 @@ fn of_version(found: u32) -> Refusal {
 }
 
 fn send(socket: BorrowedFd<'_>, greeting: &Greeting, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(descriptors));

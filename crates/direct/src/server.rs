@@ -7,10 +7,11 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tandemfs_ring::{Control, Poller};
+use tandemfs_ring::{Control, Poller, VersionWords};
 use tandemfs_vfs::Vfs;
 
 use crate::clients::Shared;
+use crate::known::Publishing;
 use crate::pool::Pool;
 use crate::reception::Reception;
 use crate::serving::Desk;
@@ -95,6 +96,13 @@ pub struct Server {
     socket: PathBuf,
 }
 
+/// Publishes versions of the file system, for clients that answer by themselves ([KNW1]).
+fn published(vfs: &Vfs) -> io::Result<Option<Arc<VersionWords>>> {
+    let versions = VersionWords::new().map_err(io::Error::other)?;
+    let is_first = vfs.file_system().publish(Box::new(Publishing(Arc::clone(&versions))));
+    Ok(is_first.then_some(versions))
+}
+
 impl Server {
     /// Serves from now on, in threads of its own. `stands` says whether the mount still does; once it does not, its device number and its
     /// place may be those of another.
@@ -110,8 +118,10 @@ impl Server {
     ) -> io::Result<Self> {
         let poller = Poller::new(limits.spin).map_err(io::Error::other)?;
         let (control, doorbell) = (poller.control(), poller.doorbell());
+        let versions = published(&vfs)?;
         let shared = Arc::new(Shared {
             vfs,
+            versions,
             mount,
             stands,
             pool: Pool::start(limits.threads)?,

@@ -63,7 +63,7 @@ impl Handler for Desk {
                         let leaves = may_leave_files && shared.vfs.file_system().has_left_behind() && !mutant::on(Mutant::FilesLeft);
                         if owed.is_nothing() && !leaves && served.failure.is_none() {
                             client.tally.end(begun, &served.outcome);
-                            ticket.answer(&served.outcome.encode());
+                            ticket.answer(&served.answer());
                         } else {
                             finish_later(&shared, &client.tally, served, owed, (ticket, begun));
                         }
@@ -124,7 +124,7 @@ fn hand_on(shared: &Arc<Shared>, client: &Arc<Client>, request: &Request, (ticke
         log(&served);
         client.tally.end(begun, &served.outcome);
         drop(client); // before the answer: what was closed is gone when its closer goes on
-        ticket.answer(&served.outcome.encode());
+        ticket.answer(&served.answer());
     });
 }
 
@@ -134,7 +134,7 @@ fn finish_later(shared: &Arc<Shared>, tally: &Arc<Tally>, served: Served, owed: 
     let (worker, tally) = (Arc::clone(shared), Arc::clone(tally));
     shared.pool.run(move || {
         if mutant::on(Mutant::AnsweredBeforeOwed) {
-            ticket.answer(&served.outcome.encode());
+            ticket.answer(&served.answer());
             std::thread::sleep(std::time::Duration::from_millis(100));
             drop(owed);
             return;
@@ -143,6 +143,6 @@ fn finish_later(shared: &Arc<Shared>, tally: &Arc<Tally>, served: Served, owed: 
         worker.vfs.file_system().remove_left_behind();
         log(&served);
         tally.end(begun, &served.outcome);
-        ticket.answer(&served.outcome.encode());
+        ticket.answer(&served.answer());
     });
 }

@@ -3,13 +3,17 @@
 //!
 //!     cargo test --release --locked -p tandemfs-direct --test cost -- --ignored --nocapture measure
 //!
+//! `measure_known`: answers that the client knows, and what published versions add to changes.
+//!
 //! Both take turns in short rounds, so that what else the machine does meets both. Prints the medians of the rounds, each the median of
 //! batches of 32 calls, and the fastest batch, which a busy machine disturbs least. What a call returns for is durable.
 
 mod support;
 
+use std::hint::black_box;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use tandemfs_client::{File, Mount, OpenOptions, Options, Tree};
@@ -27,7 +31,9 @@ const FILE_BYTES: u64 = 1 << 20;
 const BLOCK: usize = 4096;
 
 fn mounted() -> Vfs {
-    let path = PathBuf::from(format!("/dev/shm/tandemfs-door-cost-{}", std::process::id()));
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let number = COUNT.fetch_add(1, Relaxed);
+    let path = PathBuf::from(format!("/dev/shm/tandemfs-door-cost-{}-{number}", std::process::id()));
     let options = CreateOptions { profile: "romefs-a".into(), memory_bytes: 256 << 20, block_bytes: 256 << 20 };
     tandemfs_emulator::create(&path, &options).expect("an image");
     let opened = ImageDevice::open(&path, &tandemfs_emulator::OpenOptions { timing: false, ..Default::default() });
@@ -41,10 +47,10 @@ fn mounted() -> Vfs {
     Vfs::new(fs, Settings::default())
 }
 
-fn connected(vfs: &Vfs) -> (Server, Mount) {
+fn connected(vfs: &Vfs, options: &Options) -> (Server, Mount) {
     let stands = Box::new(|| true);
     let server = Server::start(vfs.clone(), support::mount_identity(), stands, Entrants::Everybody, Limits::default()).expect("starts");
-    let mount = support::connect(&server, "/proc", &Options::default()).expect("let in");
+    let mount = support::connect(&server, "/proc", options).expect("let in");
     (server, mount)
 }
 
@@ -203,7 +209,8 @@ fn median(values: &mut [f64]) -> f64 {
 #[ignore = "a measurement"]
 fn measure() {
     let vfs = mounted();
-    let (server, mount) = connected(&vfs);
+    // Each call is a request.
+    let (server, mount) = connected(&vfs, &Options { keeps_answers: false, ..Options::default() });
     let process = Process::of(Credentials::new(0, 0, &[], Capabilities::ALL));
     let both = libc::O_RDWR | libc::O_CREAT;
     let file = Library::open(&vfs, &process, "f", both);
@@ -245,5 +252,77 @@ fn measure() {
         println!("{name}: library {library:.0} ns ({}), door {door:.0} ns ({}), more {:.0} ns", range(0), range(1), door - library);
     }
     drop((door, mount));
+    drop(server);
+}
+
+/// A name, and a call.
+type Named<'c> = (&'static str, Box<dyn FnMut(usize) + 'c>);
+
+/// The median of batches of each call, and the fastest.
+fn in_turn(calls: &mut [Named<'_>]) -> Vec<(f64, f64)> {
+    let mut batches = vec![Vec::new(); calls.len()];
+    for _ in 0..ROUNDS * BATCHES {
+        for ((_, call), batches) in calls.iter_mut().zip(&mut batches) {
+            batches.push(timed(call));
+        }
+    }
+    batches.iter_mut().map(|batches| (median(batches), batches[0])).collect()
+}
+
+fn printed(calls: &[Named<'_>], costs: &[(f64, f64)]) {
+    for ((name, _), (median, fastest)) in calls.iter().zip(costs) {
+        println!("{name}: {median:.0} ns, fastest batch {fastest:.0}");
+    }
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn measure_known() {
+    let vfs = mounted();
+    let (server, mount) = connected(&vfs, &Options::default());
+    let file = OpenOptions::new().read(true).write(true).create(true).open(&mount, "f").expect("made");
+    file.write_all_at(&[1; 1 << 16], 0).expect("written");
+    for directory in ["d", "d/e", "d/e/g"] {
+        mount.make_directory(directory, 0o755).expect("made");
+    }
+    drop(mount.create("d/e/g/f").expect("made"));
+    let (mut into, mut other, from) = ([0; BLOCK], [0; BLOCK], [1; BLOCK]);
+    let mut calls: [Named<'_>; 7] = [
+        ("stat of a name", Box::new(|_| drop(black_box(mount.attributes("f").expect("there"))))),
+        ("stat of a path of four components", Box::new(|_| drop(black_box(mount.attributes("d/e/g/f").expect("there"))))),
+        ("access", Box::new(|_| mount.access("f", 4, false).expect("allowed"))),
+        ("open of an absent name", Box::new(|_| assert!(mount.open("absent").is_err()))),
+        ("fstat", Box::new(|_| drop(black_box(file.attributes().expect("there"))))),
+        ("read of 4 KiB", Box::new(|_| assert_eq!(black_box(file.read_at(&mut into, 4096)).expect("read"), BLOCK))),
+        ("a copy of 4 KiB", Box::new(|_| black_box(&mut other).copy_from_slice(black_box(&from)))),
+    ];
+    let costs = in_turn(&mut calls);
+    printed(&calls, &costs);
+    drop(calls);
+    drop((file, mount));
+
+    let process = Process::of(Credentials::new(0, 0, &[], Capabilities::ALL));
+    let plain = mounted();
+    let libraries = [&plain, &vfs].map(|vfs| {
+        let open = |name: &str| Library::open(vfs, &process, name, libc::O_RDWR | libc::O_CREAT);
+        let (file, log) = (open("f"), open("log"));
+        vfs.write_at(&process, &file, 0, &[1; FILE_BYTES as usize], 0).expect("written");
+        Library { vfs: vfs.clone(), process: process.clone(), file, log }
+    });
+    let names: Vec<String> = (0..BATCH).map(|index| format!("made-{index}")).collect();
+    let [plain, published] = &libraries;
+    let mut calls: Vec<Named<'_>> = Vec::new();
+    for (create, unlink, overwrite, library) in [
+        ("create (+ close), nothing published", "unlink, nothing published", "overwrite 4 KiB, nothing published", plain),
+        ("create (+ close), versions published", "unlink, versions published", "overwrite 4 KiB, versions published", published),
+    ] {
+        let names = &names;
+        calls.push((create, Box::new(move |index| library.create(&names[index]))));
+        calls.push((unlink, Box::new(move |index| library.unlink(&names[index]))));
+        calls.push((overwrite, Box::new(move |index| library.write(block_of(index, 0)))));
+    }
+    let costs = in_turn(&mut calls);
+    printed(&calls, &costs);
+    drop(calls);
     drop(server);
 }

@@ -84,9 +84,15 @@ fn greeting(input: &mut Input<'_>) -> Vec<u8> {
         0 => Hello::new(input.border(4) as u32, input.border(8)).encode().to_vec(),
         1 => input.take(GREETING_BYTES).to_vec(),
         2 => Reception::Refusal(tandemfs_protocol::Refusal::new(13, "a sentence")).encode().to_vec(),
-        _ => Reception::Welcome(tandemfs_protocol::Welcome { slots: 1, data_bytes: 4096, operations: 1, transfer_bytes_max: 1 })
-            .encode()
-            .to_vec(),
+        _ => Reception::Welcome(tandemfs_protocol::Welcome {
+            slots: 1,
+            data_bytes: 4096,
+            operations: 1,
+            transfer_bytes_max: 1,
+            version_words: 0,
+        })
+        .encode()
+        .to_vec(),
     };
     for _ in 0..input.below(4) {
         let (at, byte) = (input.below(bytes.len()), input.byte());

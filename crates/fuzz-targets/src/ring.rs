@@ -18,7 +18,7 @@ use crate::Input;
 
 const SIZES: Sizes = Sizes { slots: 4, data_bytes: 8192 };
 const SLOTS_AT: u64 = 256;
-const SLOT_BYTES: u64 = 896;
+const SLOT_BYTES: u64 = 1024;
 /// What the client writes of a slot.
 const REQUEST_BYTES: usize = 640;
 /// Requests of a client in a round.
@@ -26,7 +26,7 @@ const BATCH_MAX: usize = 8;
 /// Loads of a round: each slot's request and answer once, for two clients.
 const LOADS_MAX: usize = 2 * 4 * (2 + 7 + 8 + 64 + 1) + 32;
 /// Bytes of the header and the slots.
-const HEAD_BYTES: usize = 4096;
+const HEAD_BYTES: usize = 8192;
 
 /// A store of the client.
 #[derive(Debug, Clone, Copy)]

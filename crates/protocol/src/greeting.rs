@@ -1,12 +1,12 @@
-//! The greeting on the socket (SOCK_SEQPACKET): one message each way. With a welcome come the descriptors of the arena, of the word file and, if
-//! the doorbell is one, of an eventfd, in this order. The socket then says nothing more: its hang-up is the end of the connection.
+//! The greeting on the socket (SOCK_SEQPACKET): one message each way. With a welcome come the descriptors of the arena, of the word file, if the
+//! doorbell is one, of an eventfd, and if the daemon publishes versions, of their words, in this order. The socket then says nothing more: its hang-up is the end of the connection.
 //!
 //! With the hello comes one descriptor, too: the root directory of the mount, opened with O_PATH. It shows that this process can reach the mount.
 //!
 //! Hello, 64 bytes: 0 magic `TFSHELLO` (8), 8 version (4), 12 slots (4), 16 bytes of the data area (8), zeros.
 //!
 //! Reception, 256 bytes: 0 magic `TFSDOOR\0` (8), 8 version (4), 12 kind (4): 1 welcome, 2 refusal; 16 operations (8), 24 bytes of the data area (8),
-//! 32 slots (4), 36 most bytes of a transfer (4), 40 errno of a refusal (4), 44 length of its sentence (4), 48 the sentence (208).
+//! 32 slots (4), 36 most bytes of a transfer (4), 40 number of version words of a welcome (4), or errno of a refusal (4), 44 length of its sentence (4), 48 the sentence (208).
 
 use crate::VERSION;
 
@@ -57,6 +57,8 @@ pub struct Welcome {
     pub operations: u64,
     /// Most bytes of a READ or WRITE.
     pub transfer_bytes_max: u32,
+    /// Version words, whose file comes with the welcome; 0 for none.
+    pub version_words: u32,
 }
 
 /// A client is not served.
@@ -146,6 +148,7 @@ impl Reception {
                 put(&mut bytes, 24, &welcome.data_bytes.to_le_bytes());
                 put(&mut bytes, 32, &welcome.slots.to_le_bytes());
                 put(&mut bytes, 36, &welcome.transfer_bytes_max.to_le_bytes());
+                put(&mut bytes, 40, &welcome.version_words.to_le_bytes());
             }
             Self::Refusal(refusal) => {
                 let sentence = refusal.sentence.as_bytes();
@@ -176,7 +179,8 @@ impl Reception {
             }
             (RECEPTION_MAGIC, _) if version != VERSION => Err(HelloError::Version { found: version }),
             (RECEPTION_MAGIC, WELCOME) => {
-                Ok(Self::Welcome(Welcome { slots: short(32), data_bytes: long(24), operations: long(16), transfer_bytes_max: short(36) }))
+                let (slots, transfer_bytes_max, version_words) = (short(32), short(36), short(40));
+                Ok(Self::Welcome(Welcome { slots, data_bytes: long(24), operations: long(16), transfer_bytes_max, version_words }))
             }
             _ => Err(HelloError::Unknown),
         }

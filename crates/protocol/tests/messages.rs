@@ -195,8 +195,13 @@ fn greetings_survive_their_bytes_and_versions_differ_with_a_sentence() {
     for bytes in [&hello.encode()[..63], &hello.encode()[..11], &[0; 64], b""] {
         assert_eq!(Hello::decode(bytes), Err(HelloError::Unknown));
     }
-    let welcome =
-        Reception::Welcome(Welcome { slots: 8, data_bytes: 1 << 20, operations: Number::all_bits(), transfer_bytes_max: 1 << 20 });
+    let welcome = Reception::Welcome(Welcome {
+        slots: 8,
+        data_bytes: 1 << 20,
+        operations: Number::all_bits(),
+        transfer_bytes_max: 1 << 20,
+        version_words: 7,
+    });
     let sentence = "ä".repeat(200);
     let refusal = |version, sentence: &str| Reception::Refusal(Refusal { version, errno: 13, sentence: sentence.into() });
     for reception in [welcome.clone(), refusal(VERSION, "go away"), refusal(VERSION + 7, "")] {

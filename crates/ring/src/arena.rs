@@ -93,7 +93,7 @@ pub struct Arena {
 }
 
 /// A file in memory of a fixed size, mapped.
-fn sealed(name: &str, bytes: usize, further: SealFlags) -> Result<(OwnedFd, Memory), RingError> {
+pub(crate) fn sealed(name: &str, bytes: usize, further: SealFlags) -> Result<(OwnedFd, Memory), RingError> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, bytes as u64)?;
     let mapping = Mapping::new(file.as_fd(), bytes, true)?;
@@ -122,6 +122,7 @@ impl Arena {
         memory.store(header::DOORBELL, u32::from(bell.is_some()));
         word_memory.store_long(words::MAGIC, layout::MAGIC);
         word_memory.store(words::VERSION, layout::VERSION);
+        word_memory.store(words::LOOK, 1);
         let taken = (0..sizes.slots).map(|_| Taken::default()).collect();
         Ok(Arc::new(Self { memory, words: word_memory, files: [arena, word_file], bell, sizes, taken }))
     }
@@ -230,6 +231,13 @@ impl Arena {
             let place = |word| at(slot::ATTRIBUTES + 8 * word);
             attributes.to_words().into_iter().enumerate().for_each(|(word, value)| self.memory.store_long(place(word), value));
         }
+        let (words, sum) = answer.seen.parts();
+        self.memory.store(at(slot::SEEN), words.len() as u32);
+        if !words.is_empty() {
+            self.memory.store_long(at(slot::SEEN_SUM), sum);
+            let place = |index| at(slot::SEEN_WORDS + 4 * index);
+            words.iter().enumerate().for_each(|(index, word)| self.memory.store(place(index), *word));
+        }
         let give_back = || self.taken[index].is_busy.store(false, Ordering::Release);
         if !mutant::on(Mutant::BusyPastAnswer) {
             give_back(); // [SLT3]
@@ -254,6 +262,16 @@ impl Arena {
     /// Tells the client what it may expect.
     pub(crate) fn set_attention(&self, attention: Attention) {
         self.words.store(words::ATTENTION, attention as u32);
+    }
+
+    /// Whether the client has given answers by itself since the last call, and begins anew ([VER8] of `versions.rs`). For one thread at a time.
+    pub fn has_answered_itself(&self) -> bool {
+        let look = self.words.load(words::LOOK);
+        let has = self.memory.load(header::ANSWERED) == look;
+        if has {
+            self.words.store(words::LOOK, look.wrapping_add(1).max(1));
+        }
+        has
     }
 
     /// The value of the doorbell word.

@@ -2,7 +2,7 @@
 //! [BEL1]–[BEL3] of `poller.rs`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -13,12 +13,17 @@ use crate::memory::{Memory, ReadOnly};
 use crate::message::{Answer, Attributes, Request};
 use crate::mutant::{self, Mutant};
 use crate::space::Space;
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::{self, Moment, Mutex};
 use crate::sys::Mapping;
+use crate::versions::{Seen, Versions};
 use crate::{Attention, RingError};
 
 /// How long a client looks for an answer before it sleeps, while the daemon polls.
 const SPIN: Duration = Duration::from_micros(10);
+
+/// For so many milliseconds a client that answers by itself does not ask whether the daemon lives ([VER7] of `versions.rs`).
+const ALIVE_FOR: u64 = 10;
 
 /// The daemon does not serve this client any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +42,9 @@ struct Inner {
     bell: Option<OwnedFd>,
     /// The socket to the daemon: it hangs up when the daemon dies.
     lifeline: Option<OwnedFd>,
+    versions: OnceLock<Versions>,
+    /// When the daemon was seen alive by a client that answers by itself, in milliseconds.
+    seen_alive: AtomicU64,
     slots: Mutex<Slots>,
     space: Mutex<Space>,
 }
@@ -59,7 +67,7 @@ struct Left {
 }
 
 /// The size of a file that nobody can shrink.
-fn sealed_bytes(file: BorrowedFd<'_>, further: SealFlags) -> Result<usize, RingError> {
+pub(crate) fn sealed_bytes(file: BorrowedFd<'_>, further: SealFlags) -> Result<usize, RingError> {
     let needed = SealFlags::SHRINK | further;
     if !fcntl_get_seals(file).map_err(|_| RingError::NoArena("a file without seals"))?.contains(needed) {
         return Err(RingError::NoArena("a file that is not sealed"));
@@ -108,7 +116,8 @@ impl Client {
         let free = u64::MAX >> (64 - sizes.slots);
         let slots = Slots { free, used: 0, turns: vec![0; sizes.slots as usize], left: Vec::new() };
         let space = Mutex::new(Space::new(sizes.data_bytes));
-        Ok(Self(Arc::new(Inner { memory, words, sizes, bell, lifeline, slots: Mutex::new(slots), space })))
+        let (versions, seen_alive, slots) = (OnceLock::new(), AtomicU64::new(0), Mutex::new(slots));
+        Ok(Self(Arc::new(Inner { memory, words, sizes, bell, lifeline, versions, seen_alive, slots, space })))
     }
 
     /// A client in the daemon's own process, on the same mapping: explored schedules know words by their address.
@@ -118,6 +127,18 @@ impl Client {
     #[cfg(feature = "schedules")]
     pub fn beside(arena: &crate::Arena) -> Result<Self, RingError> {
         Self::over(arena.memory().clone(), ReadOnly(arena.word_memory().clone()), arena.sizes().total_bytes(), None, None)
+    }
+
+    /// Takes the version words, by which the client can answer by itself.
+    pub fn set_versions(&self, versions: Versions) {
+        let _only_the_first = self.0.versions.set(versions);
+    }
+
+    /// Whether what an answer said is so now, and may be said without asking ([VER5], [VER7], [VER8] of `versions.rs`).
+    #[inline]
+    pub fn is_still_so(&self, seen: &Seen) -> bool {
+        let inner = &*self.0;
+        inner.versions.get().is_some_and(|versions| inner.may_answer_itself() && versions.agree(seen))
     }
 
     /// A slot for a thread; none if all are in use.
@@ -207,6 +228,25 @@ impl Inner {
         !matches!(poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1..))
     }
 
+    #[inline]
+    fn may_answer_itself(&self) -> bool {
+        if self.attention() == Attention::Ended {
+            return false;
+        }
+        let now = sync::milliseconds();
+        if now.wrapping_sub(self.seen_alive.load(Relaxed)) >= ALIVE_FOR {
+            if !self.is_alive() {
+                return false;
+            }
+            self.seen_alive.store(now, Relaxed);
+        }
+        let look = self.words.load(words::LOOK);
+        if self.memory.load(header::ANSWERED) != look {
+            self.memory.store(header::ANSWERED, look);
+        }
+        true
+    }
+
     /// Looks for an answer while the daemon polls.
     #[inline]
     fn spin(&self, index: usize, turn: u32) -> bool {
@@ -260,6 +300,9 @@ impl Inner {
             value: self.memory.load_long(at(slot::VALUE)),
             further: self.memory.load_long(at(slot::FURTHER)),
             attributes: has_attributes.then(|| Attributes::of_words(std::array::from_fn(attribute))),
+            seen: Seen::found(self.memory.load(at(slot::SEEN)), self.memory.load_long(at(slot::SEEN_SUM)), |index| {
+                self.memory.load(at(slot::SEEN_WORDS + 4 * index))
+            }),
         }
     }
 }
@@ -442,5 +485,49 @@ impl Client {
     /// Whether the daemon has hung up.
     pub fn has_ended(&self) -> bool {
         self.0.attention() == Attention::Ended || !self.0.is_alive()
+    }
+}
+
+#[cfg(all(test, not(feature = "schedules")))]
+mod tests {
+    use super::*;
+    use crate::{Arena, Doorbell, Sizes, VersionWords};
+
+    /// [VER7], [VER8] of `versions.rs`
+    #[test]
+    fn a_client_answers_itself_while_it_is_served_and_says_so() {
+        let arena = Arena::new(Sizes { slots: 1, data_bytes: 4096 }, Doorbell::Futex).expect("made");
+        let descriptors = arena.descriptors();
+        let client = Client::map(descriptors.arena, descriptors.words, None, None).expect("mapped");
+        let words = VersionWords::new().expect("made");
+        let seen = Seen::of([words.current(1)]);
+        assert!(!client.is_still_so(&seen), "it has no words yet");
+        client.set_versions(Versions::map(words.file()).expect("mapped"));
+        assert!(!arena.has_answered_itself());
+        for _ in 0..3 {
+            assert!(client.is_still_so(&seen) && client.is_still_so(&seen));
+            assert!(arena.has_answered_itself() && !arena.has_answered_itself());
+        }
+        words.raise(1);
+        assert!(!client.is_still_so(&seen));
+        let seen = Seen::of([words.current(1)]);
+        assert!(client.is_still_so(&seen));
+        arena.end();
+        assert!(!client.is_still_so(&seen), "its connection has ended");
+    }
+
+    #[test]
+    fn a_daemon_that_hangs_up_is_seen() {
+        let arena = Arena::new(Sizes { slots: 1, data_bytes: 4096 }, Doorbell::Futex).expect("made");
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        let descriptors = arena.descriptors();
+        let client = Client::map(descriptors.arena, descriptors.words, None, Some(ours.into())).expect("mapped");
+        let words = VersionWords::new().expect("made");
+        client.set_versions(Versions::map(words.file()).expect("mapped"));
+        let seen = Seen::of([words.current(1)]);
+        assert!(client.is_still_so(&seen));
+        drop(theirs);
+        std::thread::sleep(Duration::from_millis(3 * ALIVE_FOR));
+        assert!(!client.is_still_so(&seen) && !client.is_still_so(&seen));
     }
 }

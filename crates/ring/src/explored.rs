@@ -21,7 +21,7 @@ use crate::memory::Memory;
 use crate::sys::Mapping;
 
 pub(crate) mod atomic {
-    pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 }
 
 pub(crate) const LOOKS_BETWEEN_CLOCKS: u32 = 1;
@@ -203,6 +203,20 @@ pub(crate) fn store64(mapping: &Arc<Mapping>, at: usize, value: u64) {
 pub(crate) fn increment(mapping: &Arc<Mapping>, at: usize) {
     fence();
     mapping.word32(at).fetch_add(1, Ordering::SeqCst);
+}
+
+pub(crate) fn raise(mapping: &Arc<Mapping>, at: usize) {
+    fence();
+    mapping.word64(at).fetch_add(1, Ordering::SeqCst);
+}
+
+pub(crate) fn load_version(mapping: &Arc<Mapping>, at: usize) -> u64 {
+    load64(mapping, at)
+}
+
+/// Explored schedules have no clock.
+pub(crate) fn milliseconds() -> u64 {
+    0
 }
 
 pub(crate) fn fence() {

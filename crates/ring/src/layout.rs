@@ -17,7 +17,8 @@
 //! | 32 | 4 | daemon | doorbell: 0 futex, 1 eventfd |
 //! | 64 | 4 | client | slots in use: those below this number are looked at |
 //! | 128 | 4 | client | doorbell word |
-//! | 256 | 896 each | | slots |
+//! | 192 | 4 | client | the daemon's last look during which the client gave answers that it knew ([VER8] of `versions.rs`) |
+//! | 256 | 1024 each | | slots |
 //!
 //! Slot:
 //!
@@ -38,15 +39,19 @@
 //! | 656 | 4 | daemon | 1 if there are attributes |
 //! | 664 | 8 | daemon | further value |
 //! | 704 | 104 | daemon | attributes (`message.rs`) |
+//! | 808 | 4 | daemon | words that the answer depends on, 0 if it is not to be kept (`versions.rs`) |
+//! | 816 | 8 | daemon | sum of their values |
+//! | 824 | 4 each | daemon | 32 of them |
 //!
-//! Word file: 0 magic (8), 8 version (4), 64 the daemon's attention to this client (4): 0 asleep, 1 awake, 2 polling, 3 ended.
+//! Word file: 0 magic (8), 8 version (4), 64 the daemon's attention to this client (4): 0 asleep, 1 awake, 2 polling, 3 ended;
+//! 128 the number of its looks at the client's credentials (4).
 
 use crate::RingError;
 
 /// `TFSRING\0`.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"TFSRING\0");
 /// The version of the layout and of the messages.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Most slots of a client: one a thread; threads beyond them share.
 pub const SLOTS_MAX: u32 = 64;
 /// The most bytes of a data area.
@@ -57,6 +62,10 @@ pub const PAGE_BYTES: u64 = 4096;
 pub const NAMES_BYTES: usize = 512;
 /// Longest name.
 pub const NAME_BYTES_MAX: usize = 255;
+/// Most words that an answer depends on and can be kept: paths of up to 14 components.
+pub const SEEN_MAX: usize = 32;
+/// Version words, a power of two: 2 MiB. A million raises a second reach one that an answer of eight words depends on after 30 ms.
+pub const VERSION_WORDS: u32 = 1 << 18;
 /// Arguments of a request.
 pub const ARGUMENTS: usize = 7;
 
@@ -71,6 +80,7 @@ pub(crate) mod header {
     pub(crate) const DOORBELL: usize = 32;
     pub(crate) const SLOTS_USED: usize = 64;
     pub(crate) const BELL: usize = 128;
+    pub(crate) const ANSWERED: usize = 192;
 }
 
 pub(crate) mod slot {
@@ -88,7 +98,10 @@ pub(crate) mod slot {
     pub(crate) const FURTHER: usize = 664;
     pub(crate) const ATTRIBUTES: usize = 704;
     pub(crate) const ATTRIBUTE_WORDS: usize = 13;
-    pub(crate) const BYTES: usize = 896;
+    pub(crate) const SEEN: usize = 808;
+    pub(crate) const SEEN_SUM: usize = 816;
+    pub(crate) const SEEN_WORDS: usize = 824;
+    pub(crate) const BYTES: usize = 1024;
 }
 
 pub(crate) const SLOTS_OFFSET: usize = 256;
@@ -97,18 +110,21 @@ pub(crate) mod words {
     pub(crate) const MAGIC: usize = 0;
     pub(crate) const VERSION: usize = 8;
     pub(crate) const ATTENTION: usize = 64;
+    pub(crate) const LOOK: usize = 128;
     pub(crate) const BYTES: usize = 4096;
 }
 
 // [SHM2]
 const _: () = {
-    assert!(header::DOORBELL < LINE && header::SLOTS_USED / LINE != header::BELL / LINE && header::BELL + LINE <= SLOTS_OFFSET);
+    assert!(header::DOORBELL < LINE && header::SLOTS_USED / LINE != header::BELL / LINE && header::BELL + LINE <= header::ANSWERED);
+    assert!(header::ANSWERED + LINE <= SLOTS_OFFSET && VERSION_WORDS.is_power_of_two());
     assert!(slot::HEAD + 8 * slot::HEAD_WORDS == slot::MORE && slot::MORE + 8 * slot::MORE_WORDS == slot::NAMES);
     assert!(slot::NAMES + NAMES_BYTES == slot::ANSWER_TURN && slot::ANSWER_TURN.is_multiple_of(LINE));
     assert!(
         slot::HAS_ATTRIBUTES < slot::FURTHER
             && slot::FURTHER < slot::ATTRIBUTES
-            && slot::ATTRIBUTES + 8 * slot::ATTRIBUTE_WORDS <= slot::BYTES
+            && slot::ATTRIBUTES + 8 * slot::ATTRIBUTE_WORDS <= slot::SEEN
+            && slot::SEEN_WORDS + 4 * SEEN_MAX <= slot::BYTES
     );
     assert!(slot::BYTES.is_multiple_of(2 * LINE) && SLOTS_OFFSET.is_multiple_of(2 * LINE));
     assert!(2 * NAME_BYTES_MAX <= NAMES_BYTES && NAMES_BYTES.is_multiple_of(8));

@@ -3,6 +3,7 @@
 //!
 //! * [`Arena`]: the daemon makes the memory of one client, seals it, and validates what the client writes there.
 //! * [`Client`]: a program maps it, allocates data areas, submits requests and waits for answers.
+//! * [`VersionWords`]: words by which all clients see that what they know has changed; [`Versions`] is what a client sees of them.
 //! * [`Poller`]: one thread of the daemon looks at all clients, or sleeps in one io_uring until one of them rings.
 //!
 //! *Architecture invariant:* the ring does not know what an operation, a node, a handle or an error means.
@@ -23,16 +24,20 @@ mod space;
 mod sync;
 #[cfg_attr(feature = "schedules", allow(dead_code, reason = "explored schedules have waits of their own"))]
 mod sys;
+mod versions;
 
 pub use arena::{Arena, DROPPED, Data, Descriptors, Lie, Ticket};
 pub use client::{Buffer, Client, Ended, Pending, Slot};
 pub use control::Control;
 #[cfg(feature = "schedules")]
 pub use explored::{begin, finish};
-pub use layout::{ARGUMENTS, DATA_BYTES_MAX, Doorbell, NAME_BYTES_MAX, NAMES_BYTES, PAGE_BYTES, Range, SLOTS_MAX, Sizes, VERSION};
+pub use layout::{
+    ARGUMENTS, DATA_BYTES_MAX, Doorbell, NAME_BYTES_MAX, NAMES_BYTES, PAGE_BYTES, Range, SEEN_MAX, SLOTS_MAX, Sizes, VERSION, VERSION_WORDS,
+};
 pub use message::{Answer, Attributes, NameTooLong, Names, Request, Time};
 pub use poller::{ClientId, End, Handler, Lifeline, Poller};
 pub use sys::process_of;
+pub use versions::{Seen, VersionWords, Versions};
 
 /// Why shared memory cannot be made or mapped.
 #[derive(Debug, thiserror::Error)]

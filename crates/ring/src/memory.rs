@@ -52,6 +52,19 @@ impl Memory {
         sync::wake(&self.0, at);
     }
 
+    /// Adds one to 8 bytes.
+    #[inline]
+    pub(crate) fn raise(&self, at: usize) {
+        sync::raise(&self.0, at);
+    }
+
+    /// Loads 8 bytes that are raised; what whoever raised them stored before is seen as well.
+    #[inline]
+    pub(crate) fn load_version(&self, at: usize) -> u64 {
+        crate::mutant::load();
+        sync::load_version(&self.0, at)
+    }
+
     pub(crate) fn copy_in(&self, at: usize, bytes: &[u8]) {
         sync::bytes();
         self.0.copy_in(at, bytes);
@@ -82,5 +95,10 @@ impl ReadOnly {
 
     pub(crate) fn load_long(&self, at: usize) -> u64 {
         self.0.load_long(at)
+    }
+
+    #[inline]
+    pub(crate) fn load_version(&self, at: usize) -> u64 {
+        self.0.load_version(at)
     }
 }

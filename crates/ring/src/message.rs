@@ -2,6 +2,7 @@
 //! or an error is a number here.
 
 use crate::layout::{ARGUMENTS, NAME_BYTES_MAX, NAMES_BYTES, Range, slot};
+use crate::versions::Seen;
 
 /// A request: what a client fills in, and the daemon's private, validated copy of it.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -253,6 +254,8 @@ pub struct Answer {
     pub further: u64,
     /// Of the inode that it concerns.
     pub attributes: Option<Attributes>,
+    /// While which words are as they were the answer stays right.
+    pub seen: Seen,
 }
 
 #[cfg(test)]

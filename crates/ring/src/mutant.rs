@@ -40,6 +40,8 @@ pub enum Mutant {
     ScanLeftOut,
     /// [BEL3]: a client that rings stays out of the scan.
     RingIgnored,
+    /// [VER2]: a word is loaded and stored, so one of two raises may be lost.
+    RaisedInTwoSteps,
     /// [TRU2]: a range beyond the data area is accepted.
     RangeUnchecked,
     /// [TRU2]: lengths of names are not checked.

@@ -21,7 +21,7 @@ mod plain {
     use crate::sys::Mapping;
 
     pub(crate) mod atomic {
-        pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+        pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
     }
 
     /// A client looks so often between two looks at the clock.
@@ -54,6 +54,24 @@ mod plain {
 
     pub(crate) fn increment(mapping: &Mapping, at: usize) {
         mapping.word32(at).fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Adds one to 8 bytes, before whatever follows.
+    #[inline]
+    pub(crate) fn raise(mapping: &Mapping, at: usize) {
+        mapping.word64(at).fetch_add(1, Ordering::SeqCst);
+    }
+
+    #[inline]
+    pub(crate) fn load_version(mapping: &Mapping, at: usize) -> u64 {
+        mapping.word64(at).load(Ordering::Acquire)
+    }
+
+    /// Milliseconds of a clock that costs no system call, and may be 10 ms behind.
+    #[inline]
+    pub(crate) fn milliseconds() -> u64 {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+        now.tv_sec.cast_unsigned() * 1000 + now.tv_nsec.cast_unsigned() / 1_000_000
     }
 
     /// Earlier stores are visible before later loads.

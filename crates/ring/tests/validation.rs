@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
 use support::{Echo, Rig, SIZES, client_of, echo};
-use tandemfs_ring::{Arena, Attributes, Client, Doorbell, End, Lie, Names, Range, Request, RingError, Sizes, Time};
+use tandemfs_ring::{Arena, Attributes, Client, Doorbell, End, Lie, Names, Range, Request, RingError, SEEN_MAX, Seen, Sizes, Time};
 
 /// Of the table in `layout.rs`.
 const SLOTS: u64 = 256;
@@ -24,8 +24,8 @@ fn filled() -> Request {
 #[test]
 fn the_table_of_the_layout_is_the_layout() {
     let mut rig = Rig::new(Doorbell::Futex);
-    let total = 4096 + SIZES.data_bytes;
-    let header = [b"TFSRING\0", &[1, 0, 0, 0, 4, 0, 0, 0], &4096_u64.to_le_bytes()[..], &SIZES.data_bytes.to_le_bytes()].concat();
+    let total = 8192 + SIZES.data_bytes;
+    let header = [b"TFSRING\0", &[2, 0, 0, 0, 4, 0, 0, 0], &8192_u64.to_le_bytes()[..], &SIZES.data_bytes.to_le_bytes()].concat();
     assert_eq!(rig.bytes(0, 32), header);
     assert_eq!(rig.arena.file().expect("a file").metadata().expect("a file").len(), total);
 
@@ -61,9 +61,12 @@ fn attributes_arrive() {
     rig.turn();
     let created = Time { seconds: -1, nanoseconds: 999_999_999 };
     let attributes = Attributes { node: 1, size_bytes: 1 << 40, links: 2, group: 9, device_number: 8, created, ..Attributes::default() };
-    let answer = tandemfs_ring::Answer { attributes: Some(attributes), ..Default::default() };
+    let seen = Seen::of((0..SEEN_MAX as u32).map(|word| (word * 8000, u64::from(word))));
+    let answer = tandemfs_ring::Answer { attributes: Some(attributes), seen, ..Default::default() };
     rig.handler.kept.pop().expect("kept").answer(&answer);
     assert_eq!(pending.wait().expect("answered").0, answer);
+    assert_eq!(rig.bytes(SLOTS + 808, 4), [SEEN_MAX as u8, 0, 0, 0], "words");
+    assert_eq!(rig.bytes(SLOTS + 824, 8), [0, 0, 0, 0, 64, 31, 0, 0], "which");
 }
 
 #[test]
@@ -136,7 +139,7 @@ fn a_client_cannot_name_slots_that_are_not_there() {
     let mut rig = Rig::new(Doorbell::Futex);
     rig.change(64, &u32::MAX.to_le_bytes());
     for slot in 0..64 {
-        rig.change(SLOTS + 896 * slot, &[1]); // slots behind the fourth are data
+        rig.change(SLOTS + 1024 * slot, &[1]); // slots behind the fourth are data
     }
     rig.turn();
     assert_eq!(rig.handler.seen.len(), 4);

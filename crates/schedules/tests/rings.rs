@@ -3,6 +3,7 @@
 //!
 //! A mutant is global to the process, so the tests of this file run one after the other.
 
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use shuttle::sync::mpsc;
@@ -10,7 +11,8 @@ use shuttle::thread;
 use tandemfs_crash::Random;
 use tandemfs_ring::mutant::{self, Mutant};
 use tandemfs_ring::{
-    Answer, Arena, Attributes, Client, ClientId, Control, Doorbell, End, Handler, Names, Poller, Range, Request, Sizes, Slot, Ticket,
+    Answer, Arena, Attributes, Client, ClientId, Control, Doorbell, End, Handler, Names, Poller, Range, Request, Seen, Sizes, Slot, Ticket,
+    VersionWords,
 };
 use tandemfs_schedules::{Explored, explore, rounds_or};
 
@@ -34,7 +36,13 @@ fn request(number: u64) -> Request {
 /// An answer of which every field says the same.
 fn answer(number: u64) -> Answer {
     let attributes = Attributes { node: number, block_bytes: number as u32, ..Attributes::default() };
-    Answer { error: number as u32, value: number, further: !number, attributes: Some(attributes) }
+    Answer {
+        error: number as u32,
+        value: number,
+        further: !number,
+        attributes: Some(attributes),
+        seen: Seen::of([(number as u32 % 9, number)]),
+    }
 }
 
 /// Checks requests, and answers some of them by another thread.
@@ -178,6 +186,89 @@ fn ending(random: &mut Random) -> Result<(), String> {
     })
 }
 
+/// Things of two locks that share one version word, changed by two threads; two clients give answers that they know, or look. What anybody
+/// has said of a thing, or its changer has been told, is the least that others say afterwards.
+fn versions(random: &mut Random) -> Result<(), String> {
+    const THINGS: usize = 2;
+    tandemfs_ring::begin();
+    let words = VersionWords::new().map_err(|error| error.to_string())?;
+    let order = Order { late: BEHIND_LOCK.load(Relaxed) == 1, noted_late: BEHIND_LOCK.load(Relaxed) == 2 };
+    let counts: [u64; THINGS] = [1 + random.below(3), 1 + random.below(3)];
+    let things: Arc<[shuttle::sync::Mutex<u64>; THINGS]> = Arc::default();
+    let floors: Arc<[shuttle::sync::atomic::AtomicU64; THINGS]> = Arc::default();
+    let changers = counts.into_iter().enumerate().map(|(thing, count)| {
+        let (words, things, floors) = (Arc::clone(&words), Arc::clone(&things), Arc::clone(&floors));
+        thread::spawn(move || {
+            for value in 1..=count {
+                let mut state = things[thing].lock().expect("not poisoned");
+                if !order.late {
+                    words.raise(7); // both hash to it
+                }
+                *state = value;
+                drop(state);
+                if order.late {
+                    thread::yield_now();
+                    words.raise(7);
+                }
+                floors[thing].fetch_max(value, SeqCst);
+            }
+            tandemfs_ring::finish();
+        })
+    });
+    let changers: Vec<_> = changers.collect();
+    let clients = [0, 1].map(|_| {
+        let (words, things, floors) = (Arc::clone(&words), Arc::clone(&things), Arc::clone(&floors));
+        thread::spawn(move || {
+            let view = words.beside();
+            let mut known: [Option<(u64, Seen)>; THINGS] = [None; THINGS];
+            for turn in 0..6 {
+                let thing = turn % THINGS;
+                let least = floors[thing].load(SeqCst);
+                let said = match known[thing] {
+                    Some((value, seen)) if view.agree(&seen) => value,
+                    _ => {
+                        let state = things[thing].lock().expect("not poisoned");
+                        let value = *state;
+                        let noted = (!order.noted_late).then(|| words.current(7));
+                        drop(state);
+                        let noted = noted.unwrap_or_else(|| {
+                            thread::yield_now();
+                            words.current(7)
+                        });
+                        known[thing] = Some((value, Seen::of([noted])));
+                        value
+                    }
+                };
+                assert!(said >= least, "{said} is said of a thing that was seen at {least}");
+                floors[thing].fetch_max(said, SeqCst);
+            }
+            tandemfs_ring::finish();
+        })
+    });
+    changers.into_iter().chain(clients).try_for_each(|thread| thread.join().map_err(|_| "a thread".into()))
+}
+
+/// A wrong order of the scene itself: 1 a word is raised when the change can be seen already ([VER3]), 2 it is loaded when the thing may have
+/// changed since it was read ([VER4]).
+static BEHIND_LOCK: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
+
+#[derive(Clone, Copy)]
+struct Order {
+    late: bool,
+    noted_late: bool,
+}
+
+#[test]
+fn a_word_behind_its_lock_is_caught() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    for wrong in [1, 2] {
+        BEHIND_LOCK.store(wrong, Relaxed);
+        let result = explored("wrong order", versions, 20_000);
+        BEHIND_LOCK.store(0, Relaxed);
+        println!("{}", result.expect_err("it escaped").lines().next().unwrap_or_default());
+    }
+}
+
 type Scene = fn(&mut Random) -> Result<(), String>;
 
 fn explored(name: &str, scene: Scene, schedules: u64) -> Result<Explored, String> {
@@ -187,7 +278,7 @@ fn explored(name: &str, scene: Scene, schedules: u64) -> Result<Explored, String
 #[test]
 fn no_schedule_breaks_a_protocol() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    for (name, scene) in [("calls", calls as Scene), ("pooled", pooled), ("leaving", leaving), ("ending", ending)] {
+    for (name, scene) in [("calls", calls as Scene), ("pooled", pooled), ("leaving", leaving), ("ending", ending), ("versions", versions)] {
         match explored(name, scene, rounds_or(1500)) {
             Ok(explored) => println!("{name}: {explored:?}"),
             Err(what) => panic!("{what}"),
@@ -198,7 +289,7 @@ fn no_schedule_breaks_a_protocol() {
 #[test]
 fn every_wrong_order_is_caught() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let bugs: [(Mutant, Scene); 15] = [
+    let bugs: [(Mutant, Scene); 16] = [
         (Mutant::TurnBeforeHead, calls),
         (Mutant::HeadBeforeTurn, calls),
         (Mutant::AnswerAfterTurn, calls),
@@ -214,6 +305,7 @@ fn every_wrong_order_is_caught() {
         (Mutant::AsleepAfterScan, calls),
         (Mutant::BellReadAfterScan, calls),
         (Mutant::ScanLeftOut, calls),
+        (Mutant::RaisedInTwoSteps, versions),
     ];
     let mut escaped = Vec::new();
     for (bug, scene) in bugs.into_iter().chain([(Mutant::RingIgnored, calls as Scene)]) {

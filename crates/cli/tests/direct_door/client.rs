@@ -54,7 +54,7 @@ pub fn socket_of(mountpoint: &Path) -> PathBuf {
 }
 
 fn received(socket: &OwnedFd) -> (Vec<u8>, Vec<OwnedFd>) {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut bytes = vec![0; GREETING_BYTES];
     let message = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC).expect("an answer");
@@ -98,6 +98,8 @@ impl Door {
             Reception::Refusal(refusal) => Err(refusal),
             Reception::Welcome(welcome) => {
                 assert_eq!((welcome.slots, welcome.data_bytes), (4, DATA_BYTES));
+                let mut descriptors = descriptors;
+                let _versions = if welcome.version_words > 0 { descriptors.pop() } else { None };
                 let mut descriptors = descriptors.into_iter();
                 let (arena, words) = (descriptors.next().expect("an arena"), descriptors.next().expect("words"));
                 let client = Client::map(arena.as_fd(), words.as_fd(), descriptors.next(), Some(socket)).expect("maps");

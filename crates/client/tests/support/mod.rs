@@ -18,7 +18,9 @@ use rustix::net::{
 };
 use tandemfs_client::{ConnectError, Errno, Error, Mount, Options};
 use tandemfs_protocol::{GREETING_BYTES, Hello, Number, Operation, Outcome, Reception, TRANSFER_BYTES_MAX, Text, Welcome};
-use tandemfs_ring::{Answer, Arena, ClientId, Control, End, Handler, Lifeline, Poller, Range, Request, Sizes, Ticket};
+use tandemfs_ring::{
+    Answer, Arena, ClientId, Control, End, Handler, Lifeline, Poller, Range, Request, Sizes, Ticket, VERSION_WORDS, VersionWords,
+};
 
 pub const SIZES: Sizes = Sizes { slots: 4, data_bytes: 256 << 10 };
 
@@ -136,7 +138,7 @@ pub fn hello(socket: &OwnedFd) -> Hello {
 }
 
 pub fn send(socket: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(descriptors.is_empty() || control.push(SendAncillaryMessage::ScmRights(descriptors)));
     sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::empty()).expect("sent");
@@ -144,7 +146,7 @@ pub fn send(socket: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
 
 pub fn welcome(sizes: Sizes) -> Welcome {
     let Sizes { slots, data_bytes } = sizes;
-    Welcome { slots, data_bytes, operations: Number::all_bits(), transfer_bytes_max: TRANSFER_BYTES_MAX }
+    Welcome { slots, data_bytes, operations: Number::all_bits(), transfer_bytes_max: TRANSFER_BYTES_MAX, version_words: 0 }
 }
 
 pub fn descriptors(arena: &Arena) -> Vec<BorrowedFd<'_>> {
@@ -154,6 +156,11 @@ pub fn descriptors(arena: &Arena) -> Vec<BorrowedFd<'_>> {
 
 /// Serves a client at the other end of a socket.
 pub fn serve(socket: OwnedFd, welcome: Welcome, answers: impl Answers) -> Server {
+    serve_publishing(socket, welcome, None, answers)
+}
+
+/// Serves a client, which also gets version words.
+pub fn serve_publishing(socket: OwnedFd, welcome: Welcome, versions: Option<Arc<VersionWords>>, answers: impl Answers) -> Server {
     let poller = Poller::new(Duration::from_micros(50)).expect("a poller");
     let (control, doorbell, kept) = (poller.control(), poller.doorbell(), Arc::<Mutex<Vec<Ticket>>>::default());
     let mut table = Table { answers, kept: Arc::clone(&kept) };
@@ -161,7 +168,9 @@ pub fn serve(socket: OwnedFd, welcome: Welcome, answers: impl Answers) -> Server
     let thread = std::thread::spawn(move || {
         hello(&socket);
         let arena = Arena::new(Sizes { slots: welcome.slots, data_bytes: welcome.data_bytes }, doorbell).expect("an arena");
-        send(&socket, &Reception::Welcome(welcome).encode(), &descriptors(&arena));
+        let welcome = Welcome { version_words: if versions.is_some() { VERSION_WORDS } else { 0 }, ..welcome };
+        let sent: Vec<_> = descriptors(&arena).into_iter().chain(versions.as_ref().map(|versions| versions.file())).collect();
+        send(&socket, &Reception::Welcome(welcome).encode(), &sent);
         adds.add(arena, vec![Lifeline::Socket(socket)]);
         poller.run(&mut table).expect("it serves");
     });

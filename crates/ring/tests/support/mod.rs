@@ -23,7 +23,7 @@ pub struct Echo {
 /// What [`Echo`] answers.
 pub fn echo(request: &Request) -> Answer {
     let value = request.node ^ request.handle ^ request.offset ^ request.length ^ request.arguments.iter().sum::<u64>();
-    Answer { error: request.flags, value, further: !value, attributes: None }
+    Answer { error: request.flags, value, further: !value, ..Answer::default() }
 }
 
 impl Handler for Echo {

@@ -1,0 +1,76 @@
+//! Answers that clients may keep: what they depend on, by version words (`versions.rs` of the ring, [VER1]–[VER8]; of the file system, [VS1]–[VS3]).
+//!
+//! [KNW1] An answer is kept by those to whom it was given, so it depends on nothing but what was noted while it was made, on the client's
+//!        credentials ([KNW2]) and on what no client knows: the list of mounts ([KNW3]). Attributes and access are answered, and whether a path
+//!        leads anywhere. What failed for any other reason than the path or the rights is not kept, nor what the kernel has to do.
+//! [KNW2] Credentials are those of the connection, and what is kept goes with it. A client that answers itself is looked after like one
+//!        that asks ([CRD1], [VER8]).
+//! [KNW3] Where something is mounted or unmounted, all answers are revoked after every client has the new list: an answer that was made by
+//!        the old one has the older version.
+//! [KNW4] Reads do not change the time of access, so an answer with attributes stays right while the file is read.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use tandemfs_format::InodeNumber;
+use tandemfs_fs::{Noted, Versions};
+use tandemfs_protocol::{Operation, Outcome};
+use tandemfs_ring::{Seen, VersionWords};
+
+use crate::mutant::{self, Mutant};
+
+/// The words of the ring as what the file system raises.
+pub(crate) struct Publishing(pub(crate) Arc<VersionWords>);
+
+impl Versions for Publishing {
+    fn raise(&self, thing: u64) {
+        self.0.raise(thing);
+    }
+
+    fn current(&self, thing: u64) -> (u32, u64) {
+        self.0.current(thing)
+    }
+}
+
+/// What of an operation's answer may be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keeps {
+    Nothing,
+    /// That the path leads nowhere.
+    Absence,
+    /// Everything that paths and rights decide.
+    Access,
+    /// The attributes as well.
+    Attributes,
+}
+
+impl Keeps {
+    pub(crate) fn of(operation: &Operation<'_>) -> Self {
+        match operation {
+            Operation::Stat { .. } => Self::Attributes,
+            Operation::Access { .. } => Self::Access,
+            Operation::Open { flags, .. } if flags & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) == 0 => Self::Absence,
+            _ => Self::Nothing,
+        }
+    }
+
+    /// The words that an answer depends on ([KNW1]).
+    pub(crate) fn seen(self, outcome: &Outcome, noted: &Noted) -> Seen {
+        let is_one_of = |number: &i32, of: &[Errno]| of.iter().any(|errno| errno.raw_os_error() == *number);
+        let attributes_of = match (self, outcome) {
+            (Self::Attributes, Outcome::Done(answer)) => match answer.attributes {
+                Some(attributes) => Some(InodeNumber::new(attributes.node)),
+                None => return Seen::default(),
+            },
+            (Self::Access, Outcome::Done(_)) => None,
+            (Self::Attributes | Self::Access, Outcome::Errno(number))
+                if is_one_of(number, &[Errno::NOENT, Errno::NOTDIR, Errno::ACCESS]) =>
+            {
+                None
+            }
+            (Self::Absence, Outcome::Errno(number)) if is_one_of(number, &[Errno::NOENT]) => None,
+            _ => return Seen::default(),
+        };
+        Seen::of(noted.versions(attributes_of.filter(|_| !mutant::on(Mutant::AttributesNotSeen))))
+    }
+}

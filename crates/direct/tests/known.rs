@@ -1,0 +1,274 @@
+//! Answers that clients give themselves ([KNW1]–[KNW4] of `known.rs`), through the server, the shared memory and the client: changes by
+//! somebody else, by the client itself and by threads, and the end of the server. What the client says is held against the same call of `vfs`.
+//!
+//! Server and client are in this process; see `server.rs`. The bug is that of the process: the tests run one after the other.
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::fs::AtFlags;
+use tandemfs_client::{Attributes, Errno, Error, Mount, OpenOptions, Options, Tree};
+use tandemfs_crash::{MemoryDevice, Random, rounds_or, seed_or};
+use tandemfs_device::{Drive, PersistenceDomain};
+use tandemfs_direct::mutant::{self, Mutant};
+use tandemfs_direct::{Entrants, Limits, Server};
+use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, make_file_system};
+use tandemfs_vfs::{At, Capabilities, Credentials, Process, Settings, Subject, Vfs};
+
+struct Scene {
+    vfs: Vfs,
+    server: Server,
+    mount: Mount,
+}
+
+/// For a whole test: the bug is that of the process, which has one connection to a server.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn scene_with(options: &Options) -> Scene {
+    let device = MemoryDevice::new(32 << 20, 16 << 20, PersistenceDomain::Gpf);
+    make_file_system(&Drive::new(Arc::new(device.clone())), &FormatOptions::default()).expect("formats");
+    let fs = FileSystem::mount(Drive::new(Arc::new(device)), &MountOptions::default()).expect("mounts");
+    let vfs = Vfs::new(Arc::new(fs), Settings::default());
+    let (stands, limits) = (Box::new(|| true), Limits { threads: 4, ..Limits::default() });
+    let server = Server::start(vfs.clone(), support::mount_identity(), stands, Entrants::Everybody, limits).expect("starts");
+    let mount = support::connect(&server, "/proc", options).expect("let in");
+    Scene { vfs, server, mount }
+}
+
+fn scene() -> Scene {
+    scene_with(&Options::default())
+}
+
+fn somebody() -> Process {
+    Process { umask: 0, ..Process::of(Credentials::new(0, 0, &[], Capabilities::ALL)) }
+}
+
+impl Scene {
+    /// Requests that the server has answered.
+    fn served(&self) -> u64 {
+        let (_, clients) = self.server.observer().clients();
+        clients.iter().flat_map(|client| &client.counts.operations).map(|operation| operation.count).sum()
+    }
+
+    /// How many requests something takes.
+    fn requests_of(&self, act: impl FnOnce()) -> u64 {
+        let before = self.served();
+        act();
+        self.served() - before
+    }
+
+    fn make(&self, path: &str) {
+        drop(self.vfs.open(&somebody(), At::Root, path.as_bytes(), libc::O_CREAT | libc::O_RDWR, 0o644).expect("made"));
+    }
+
+    /// What `vfs` says of a path.
+    fn truth(&self, path: &str, follows: bool) -> Result<Attributes, Errno> {
+        let path = path.as_bytes();
+        let subject = if follows { Subject::followed(At::Root, path) } else { Subject::unfollowed(At::Root, path) };
+        match self.vfs.stat(&somebody(), subject) {
+            Ok(found) => Ok(Attributes {
+                node: found.inode.get(),
+                size_bytes: found.size,
+                mode: found.mode.into(),
+                links: found.nlink,
+                user: found.uid,
+                group: found.gid,
+                ..Attributes::default()
+            }),
+            Err(refused) => Err(refused.errno().expect("nothing is for the kernel")),
+        }
+    }
+
+    fn said(&self, path: &str, follows: bool) -> Result<Attributes, Errno> {
+        let flags = if follows { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+        match self.mount.target(path.as_ref(), flags).attributes() {
+            Ok(Attributes { node, size_bytes, mode, links, user, group, .. }) => {
+                Ok(Attributes { node, size_bytes, mode, links, user, group, ..Attributes::default() })
+            }
+            Err(error) => Err(error.errno().expect("nothing is for the kernel")),
+        }
+    }
+}
+
+#[test]
+fn the_second_time_nobody_is_asked() {
+    let _alone = alone();
+    let scene = scene();
+    scene.vfs.make_directory(&somebody(), At::Root, b"d", 0o755).expect("made");
+    scene.make("d/f");
+    let file = OpenOptions::new().read(true).open(&scene.mount, "d/f").expect("opened");
+    let all = || {
+        scene.said("d/f", true).expect("there");
+        scene.said("d/f", false).expect("there");
+        assert_eq!(scene.said("d/absent", true), Err(Errno::NOENT));
+        assert_eq!(scene.said("d/f/x", true), Err(Errno::NOTDIR));
+        scene.mount.access("d/f", 4, false).expect("allowed");
+        assert_eq!(scene.mount.access("d/f", 1, true).err().and_then(|error| error.errno()), Some(Errno::ACCESS));
+        assert_eq!(scene.mount.open("d/none").err().and_then(|error| error.errno()), Some(Errno::NOENT));
+        file.attributes().expect("there");
+    };
+    assert_eq!(scene.requests_of(all), 8);
+    assert_eq!(scene.requests_of(all), 0);
+    // What an absent name's stat has said, its open knows, and the other way.
+    assert_eq!(scene.requests_of(|| assert!(scene.mount.open("d/absent").is_err())), 0);
+    assert_eq!(scene.requests_of(|| assert_eq!(scene.said("d/none", true), Err(Errno::NOENT))), 0);
+    // A file that is made is found, also by the client itself.
+    drop(scene.mount.create("d/absent").expect("made"));
+    scene.said("d/absent", true).expect("there");
+    scene.make("d/none");
+    drop(scene.mount.open("d/none").expect("opened"));
+    // Another name of the directory leaves what is known of its files.
+    scene.said("d/f", true).expect("there");
+    scene.make("d/other");
+    assert_eq!(scene.requests_of(|| assert!(scene.said("d/f", true).is_ok())), 0);
+}
+
+#[test]
+fn who_does_not_want_to_keep_answers_asks() {
+    let _alone = alone();
+    let scene = scene_with(&Options { keeps_answers: false, ..Options::default() });
+    scene.make("f");
+    assert_eq!(scene.requests_of(|| (0..5).for_each(|_| assert!(scene.said("f", true).is_ok()))), 5);
+}
+
+const PATHS: [&str; 12] = ["a", "b", "c", "a/a", "a/b", "b/a", "a/b/c", "b/c", "a/..", "a/../b", "c/", "a/b/../a"];
+
+/// A change by somebody else, or by the client; most fail.
+fn change(scene: &Scene, random: &mut Random) {
+    let (vfs, process, mount) = (&scene.vfs, somebody(), &scene.mount);
+    let (path, other) = (PATHS[random.below(8) as usize], PATHS[random.below(8) as usize]);
+    let (name, subject) = (path.as_bytes(), Subject::followed(At::Root, path.as_bytes()));
+    let by_client = random.one_in(2);
+    match (random.below(9), by_client) {
+        (0, false) => drop(vfs.open(&process, At::Root, name, libc::O_CREAT | libc::O_RDWR, 0o644)),
+        (0, true) => drop(mount.create(path)),
+        (1 | 2, false) => drop(vfs.make_directory(&process, At::Root, name, 0o755)),
+        (1 | 2, true) => drop(mount.make_directory(path, 0o755)),
+        (3, false) => drop(vfs.unlink(&process, At::Root, name)),
+        (3, true) => drop(mount.unlink(path)),
+        (4, false) => drop(vfs.remove_directory(&process, At::Root, name)),
+        (4, true) => drop(mount.remove_directory(path)),
+        (5, false) => drop(vfs.rename(&process, (At::Root, name), (At::Root, other.as_bytes()), 0)),
+        (5, true) => drop(mount.rename(path, other)),
+        (6, false) => drop(vfs.truncate(&process, subject, random.below(9999) as i64)),
+        (6, true) => drop(mount.set_length(path, random.below(9999))),
+        (7, false) => drop(vfs.make_link(&process, other.as_bytes(), At::Root, name)),
+        (7, true) => drop(mount.link(other, path)),
+        (_, false) => drop(vfs.change_mode(&process, subject, random.below(0o777) as u32)),
+        (_, true) => drop(mount.set_mode(path, random.below(0o777) as u32)),
+    }
+}
+
+/// Returns which part of the answers nobody was asked for.
+fn play(seed: u64) -> Result<f64, String> {
+    let (scene, mut random) = (scene(), Random::new(seed));
+    let mut asked = 0;
+    let before = scene.served();
+    let mut changes = 0;
+    for step in 0..300 {
+        changes += scene.requests_of(|| change(&scene, &mut random));
+        for (path, follows) in PATHS.into_iter().flat_map(|path| [(path, true), (path, false)]) {
+            asked += 1;
+            let (said, truth) = (scene.said(path, follows), scene.truth(path, follows));
+            if said != truth {
+                return Err(format!("seed {seed}, step {step}, {path}: {said:?} was said, {truth:?} is so"));
+            }
+        }
+    }
+    Ok(1.0 - (scene.served() - before - changes) as f64 / f64::from(asked))
+}
+
+#[test]
+fn what_clients_say_is_so() {
+    let _alone = alone();
+    for round in 0..rounds_or(5) {
+        let share = play(seed_or(1) + round).expect("right");
+        println!("{share:.3} of the answers were known");
+        assert!(share > 0.5, "only {share} of the answers were known");
+    }
+    mutant::select(Mutant::AttributesNotSeen);
+    let found = (0..20).find_map(|seed| play(seed).err());
+    mutant::select(Mutant::None);
+    println!("{}", found.expect("AttributesNotSeen escaped"));
+}
+
+/// Two threads of a client and one of somebody else: a name that is there or not, and a file that grows. Nobody says what was before.
+#[test]
+fn threads_say_nothing_that_was_before() {
+    let _alone = alone();
+    let scene = scene();
+    scene.make("f");
+    let (floor, ends) = (AtomicU64::new(0), AtomicBool::new(false));
+    let rounds = rounds_or(3000);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !ends.load(SeqCst) {
+                    let least = floor.load(SeqCst);
+                    let size = scene.said("f", true).expect("there").size_bytes;
+                    assert!(size >= least, "{size} bytes, but {least} were seen before");
+                    floor.fetch_max(size, SeqCst);
+                }
+            });
+        }
+        for size in 1..=rounds {
+            match size % 2 {
+                0 => scene.vfs.truncate(&somebody(), Subject::followed(At::Root, b"f"), size as i64).expect("grown"),
+                _ => scene.mount.set_length("f", size).expect("grown"),
+            }
+            floor.fetch_max(size, SeqCst);
+            scene.make("name");
+            scene.said("name", true).expect("there");
+            scene.vfs.unlink(&somebody(), At::Root, b"name").expect("removed");
+            assert_eq!(scene.said("name", true), Err(Errno::NOENT));
+        }
+        ends.store(true, SeqCst);
+    });
+}
+
+#[test]
+fn nothing_is_known_of_a_server_that_has_ended() {
+    let _alone = alone();
+    let Scene { server, mount, vfs } = scene();
+    drop(vfs);
+    mount.attributes(".").expect("there");
+    mount.attributes(".").expect("known");
+    drop(server);
+    assert_eq!(mount.attributes(".").map(drop), Err(Error::Errno(Errno::NOTCONN)));
+}
+
+/// [KNW2]
+#[test]
+fn who_answers_itself_is_looked_after() {
+    let _alone = alone();
+    fn set_limit(bytes: Option<u64>) {
+        let limit = rustix::process::Rlimit { current: bytes, maximum: None };
+        rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).expect("set");
+    }
+    /// Whether the connection ends when the process has another limit ([CRD4]) and asks nothing.
+    fn ends(within: Duration) -> bool {
+        let scene = scene();
+        scene.mount.attributes(".").expect("there");
+        std::thread::sleep(Duration::from_millis(400)); // looked at since
+        set_limit(Some(1 << 30));
+        let begun = Instant::now();
+        let mut has_ended = false;
+        while !has_ended && begun.elapsed() < within {
+            has_ended = scene.mount.attributes(".").is_err();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        set_limit(None);
+        has_ended
+    }
+    assert!(ends(Duration::from_secs(20)), "nobody looks at who answers itself");
+    mutant::select(Mutant::AnswerersNotLookedAfter);
+    let found = !ends(Duration::from_secs(2));
+    mutant::select(Mutant::None);
+    assert!(found, "AnswerersNotLookedAfter escaped");
+}
