@@ -352,7 +352,7 @@ impl Noise {
     fn answer(&mut self) -> Answer {
         let error = if self.next().is_multiple_of(4) { self.number() as u32 } else { 0 };
         let attributes = self.next().is_multiple_of(2).then(tandemfs_client::Attributes::default);
-        Answer { error, value: self.number(), further: self.number(), attributes }
+        Answer { error, value: self.number(), further: self.number(), attributes, seen: Seen::of((0..error % 9).map(|word| (word, 0))) }
     }
 
     /// A listing, or what looks a little like one.

@@ -177,9 +177,9 @@ fn a_client_refuses_what_is_no_arena() {
     assert!(matches!(map(made(8192, SealFlags::empty()).as_fd()), RingError::NoArena("a file that is not sealed")));
     assert!(matches!(map(made(8192, SealFlags::SHRINK).as_fd()), RingError::NoArena("no magic")));
     assert!(matches!(map(made(64, SealFlags::SHRINK).as_fd()), RingError::NoArena("a file that is too short")));
-    arena.file().expect("a file").write_all_at(&[2], 8).expect("written");
+    arena.file().expect("a file").write_all_at(&[3], 8).expect("written");
     let newer = map(arena.descriptors().arena);
-    let sentence = "the daemon speaks version 2 of the ring, this program version 1; install the same release for both";
+    let sentence = "the daemon speaks version 3 of the ring, this program version 2; install the same release for both";
     assert_eq!(newer.to_string(), sentence);
 }
 
