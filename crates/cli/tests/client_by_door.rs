@@ -1,15 +1,19 @@
 //! The client library through the direct door of a real mount, beside system calls on the same mount. As root: the daemon must see who its
 //! clients are.
 
+#[path = "direct_door/mapping.rs"]
+mod mapping;
 #[path = "../../client/examples/notes.rs"]
 #[allow(dead_code, reason = "the example is called without its command line")]
 mod notes;
 mod support;
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
+use mapping::Mapped;
 use rustix::fs::XattrFlags;
 use support::{Mount, Place, pattern};
 use tandemfs_client::{ConnectError, Errno, Error, OpenOptions, TimeToSet, Tree, Why};
@@ -189,6 +193,38 @@ fn what_is_known_is_what_the_mount_says() {
         let seen = is_seen();
         tool(&["umount".as_ref(), inner.as_os_str()]);
         assert!(seen, "{mode}: what is mounted inside stays unknown");
+        ended(&place, mount, door);
+    }
+}
+
+/// Bytes that are read by the door again and again, and changed by writes and mappings of the mount in between.
+#[test]
+fn bytes_that_are_known_are_those_of_the_mount() {
+    for mode in ["strict", "relaxed"] {
+        let (place, mount, door) = opened(mode);
+        fs::write(mount.path("f"), pattern(1, 20_000)).expect("written");
+        let by_door = OpenOptions::new().read(true).write(true).open(&door, "f").expect("opened");
+        let by_mount = fs::OpenOptions::new().read(true).write(true).open(mount.path("f")).expect("opened");
+        let mapping = Mapped::new(by_mount.as_fd(), 20_000);
+        for round in 0..200_u64 {
+            let (offset, bytes) = ((round * 977) % 19_000, pattern(round, 300));
+            match round % 4 {
+                0 => by_mount.write_all_at(&bytes, offset).expect("written"),
+                1 => by_door.write_all_at(&bytes, offset).expect("written"),
+                2 => mapping.store(offset as usize, &bytes),
+                _ => {
+                    assert!(mapping.load(offset as usize, 300).len() == 300);
+                    by_door.write_all_at(&bytes, offset).expect("written");
+                }
+            }
+            for look in 0..3 {
+                let mut seen = [0; 300];
+                by_door.read_exact_at(&mut seen, offset).expect("read");
+                assert!(seen[..] == bytes, "{mode}, round {round}, look {look}");
+            }
+            assert!(mapping.load(offset as usize, 300) == bytes, "{mode}, round {round}: the mapping");
+        }
+        drop((mapping, by_mount, by_door));
         ended(&place, mount, door);
     }
 }

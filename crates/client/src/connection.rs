@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
-use tandemfs_protocol::{Operation, Outcome, TEXT_BYTES_MAX, TRANSFER_BYTES_MAX, Text, Welcome};
+use tandemfs_protocol::{Handle, Operation, Outcome, TEXT_BYTES_MAX, TRANSFER_BYTES_MAX, Text, Welcome};
 use tandemfs_ring::{Answer, Attributes, Buffer, Client, NAME_BYTES_MAX, SLOTS_MAX, Seen, Slot};
 
 use crate::area::{Piece, Waiting};
+use crate::bytes::KnownBytes;
 use crate::known::{Known, Question, Told};
 use crate::{Error, Options, Result};
 
@@ -45,6 +46,7 @@ pub struct Connection {
     memory_wait: std::time::Duration,
     pub(crate) umask: AtomicU16,
     pub(crate) known: Known,
+    pub(crate) known_bytes: KnownBytes,
 }
 
 impl Connection {
@@ -61,6 +63,7 @@ impl Connection {
             memory_wait: options.memory_wait,
             umask: AtomicU16::new(umask & 0o777),
             known: Known::new(options.keeps_answers),
+            known_bytes: KnownBytes::new(options.keeps_answers),
         }
     }
 
@@ -81,6 +84,12 @@ impl Connection {
     #[inline]
     pub(crate) fn told(&self, question: Option<&Question<'_>>) -> Option<Told> {
         self.known.told(&self.ring, question?)
+    }
+
+    /// A small read, if it is known.
+    #[inline]
+    pub(crate) fn read(&self, handle: Handle, offset: u64, into: &mut [u8]) -> Option<usize> {
+        self.known_bytes.read(&self.ring, handle, offset, into)
     }
 
     /// Begins a call: the thread's own slot, or one that is free, or, if all are in use, the next.

@@ -79,13 +79,19 @@ impl File {
     pub fn read_at_unless(&self, into: &mut [u8], offset: u64, unless: Unless) -> Result<usize> {
         let length = into.len().min(CALL_BYTES_MAX);
         let into = &mut into[..length];
+        if let Some(known) = self.connection.read(self.handle, offset, into) {
+            return Ok(known);
+        }
         in_pieces(length, |done| {
             let offset = offset_of(offset.checked_add(done as u64).ok_or(Errno::INVAL)?)?;
             let mut call = self.connection.begin()?;
             let piece = call.part_of(length - done)?;
-            let answer = call.send(&Operation::Read { handle: self.handle, offset, into: piece.range, unless })?;
-            let moved = Outcome::bytes(&answer, piece.range)? as usize;
+            let (answer, seen) = call.send_and_see(&Operation::Read { handle: self.handle, offset, into: piece.range, unless });
+            let moved = Outcome::bytes(&answer?, piece.range)? as usize;
             call.get(piece, &mut into[done..done + moved]);
+            if piece.range.length as usize == length {
+                self.connection.known_bytes.keep(self.handle, offset.cast_unsigned(), &into[..moved], length, seen);
+            }
             Ok((moved, piece.range.length as usize))
         })
     }

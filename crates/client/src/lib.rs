@@ -6,7 +6,7 @@
 //! * [`File`]: an open file, [`Directory`]: a listing.
 //!
 //! Attributes and access of paths, and that there is nothing, are said again without asking the daemon, as long as its version words say that
-//! nothing of it has changed ([`Options::keeps_answers`]).
+//! nothing of it has changed ([`Options::keeps_answers`]). So are bytes that are read again and again, in reads of up to 4 KiB.
 //!
 //! Several threads may use a [`Mount`] and its files at once; each thread gets a slot of its own while there are enough.
 //!
@@ -48,6 +48,7 @@
 #![forbid(unsafe_code)]
 
 mod area;
+mod bytes;
 mod connect;
 mod connection;
 mod directory;

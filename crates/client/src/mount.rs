@@ -27,7 +27,7 @@ pub struct Options {
     pub umask: Option<u16>,
     /// Least number of the descriptors that the connection keeps, where the process may have such numbers; 0 for any.
     pub descriptors_from: u32,
-    /// Keep answers and give them again while the daemon's version words say that they are right: up to 0.8 MB.
+    /// Keep answers and give them again while the daemon's version words say that they are right: up to 0.8 MB of answers and 1.1 MB of bytes.
     pub keeps_answers: bool,
 }
 

@@ -203,7 +203,16 @@ impl Call<'_> {
             Ok(answer) => Outcome::Done(answer),
             Err(refused) => outcome(&refused),
         };
-        Served { seen: keeps.seen(&outcome, noted), outcome, failure }
+        let seen = if self.may_be_kept(keeps) { keeps.seen(&outcome, noted) } else { Seen::default() };
+        Served { seen, outcome, failure }
+    }
+
+    /// [KNW5]
+    fn may_be_kept(&self, keeps: Keeps) -> bool {
+        let Keeps::Bytes(handle) = keeps else { return true };
+        let Ok(file) = self.client.handles.get(handle) else { return false };
+        let is_shared = self.vfs.leaves_pages(&file).is_err() && !mutant::on(Mutant::KernelPagesKept);
+        file.flags() & libc::O_DIRECT == 0 && !is_shared
     }
 
     fn numbered(&self, given: Given) -> Result<Answer> {

@@ -7,6 +7,8 @@
 //!        that asks ([CRD1], [VER8]).
 //! [KNW3] Where something is mounted or unmounted, all answers are revoked after every client has the new list: an answer that was made by
 //!        the old one has the older version.
+//! [KNW5] Bytes are kept of files that nobody maps and of whose pages the kernel has none, which is asked after their version was noted;
+//!        whoever gets pages afterwards revokes them first (`Caches` of `vfs`). Descriptors with O_DIRECT keep none.
 //! [KNW4] Reads do not change the time of access, so an answer with attributes stays right while the file is read.
 
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{Noted, Versions};
-use tandemfs_protocol::{Operation, Outcome};
+use tandemfs_protocol::{Handle, KEPT_READ_BYTES_MAX, Operation, Outcome};
 use tandemfs_ring::{Seen, VersionWords};
 
 use crate::mutant::{self, Mutant};
@@ -42,6 +44,8 @@ pub(crate) enum Keeps {
     Access,
     /// The attributes as well.
     Attributes,
+    /// The bytes of an open file, if they are few.
+    Bytes(Handle),
 }
 
 impl Keeps {
@@ -49,6 +53,7 @@ impl Keeps {
         match operation {
             Operation::Stat { .. } => Self::Attributes,
             Operation::Access { .. } => Self::Access,
+            Operation::Read { handle, into, .. } if into.length <= KEPT_READ_BYTES_MAX => Self::Bytes(*handle),
             Operation::Open { flags, .. } if flags & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) == 0 => Self::Absence,
             _ => Self::Nothing,
         }
@@ -62,7 +67,7 @@ impl Keeps {
                 Some(attributes) => Some(InodeNumber::new(attributes.node)),
                 None => return Seen::default(),
             },
-            (Self::Access, Outcome::Done(_)) => None,
+            (Self::Access | Self::Bytes(_), Outcome::Done(_)) => None,
             (Self::Attributes | Self::Access, Outcome::Errno(number))
                 if is_one_of(number, &[Errno::NOENT, Errno::NOTDIR, Errno::ACCESS]) =>
             {

@@ -30,6 +30,8 @@ pub enum Mutant {
     SizeLimitIgnored,
     /// [KNW1]: every answer may be kept as long as its path leads to the same inode.
     AttributesNotSeen,
+    /// [KNW5]: bytes are kept of files of which the kernel has pages.
+    KernelPagesKept,
     /// [KNW2]: who answers itself is not looked after.
     AnswerersNotLookedAfter,
 }

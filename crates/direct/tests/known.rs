@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,8 +16,9 @@ use tandemfs_crash::{MemoryDevice, Random, rounds_or, seed_or};
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_direct::mutant::{self, Mutant};
 use tandemfs_direct::{Entrants, Limits, Server};
+use tandemfs_format::InodeNumber;
 use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, make_file_system};
-use tandemfs_vfs::{At, Capabilities, Credentials, Process, Settings, Subject, Vfs};
+use tandemfs_vfs::{At, Caches, Capabilities, Change, Credentials, Process, Settings, Subject, Vfs};
 
 struct Scene {
     vfs: Vfs,
@@ -30,11 +32,43 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The kernel has pages of every file, or of none.
+#[derive(Default)]
+struct Pages(AtomicBool);
+
+struct Nothing;
+
+impl Change for Nothing {
+    fn ends_at_once(&mut self) -> bool {
+        true
+    }
+}
+
+impl Caches for Pages {
+    fn settle(&self, _: InodeNumber) -> tandemfs_fs::Result<()> {
+        Ok(())
+    }
+
+    fn change(self: Arc<Self>, _: InodeNumber, _: Range<u64>) -> tandemfs_fs::Result<Box<dyn Change>> {
+        Ok(Box::new(Nothing))
+    }
+
+    fn has_pages(&self, _: InodeNumber) -> bool {
+        self.0.load(SeqCst)
+    }
+
+    fn name_gone(&self, _: InodeNumber, _: &[u8]) {}
+}
+
 fn scene_with(options: &Options) -> Scene {
+    scene_beside(options, Arc::default())
+}
+
+fn scene_beside(options: &Options, pages: Arc<Pages>) -> Scene {
     let device = MemoryDevice::new(32 << 20, 16 << 20, PersistenceDomain::Gpf);
     make_file_system(&Drive::new(Arc::new(device.clone())), &FormatOptions::default()).expect("formats");
     let fs = FileSystem::mount(Drive::new(Arc::new(device)), &MountOptions::default()).expect("mounts");
-    let vfs = Vfs::new(Arc::new(fs), Settings::default());
+    let vfs = Vfs::new(Arc::new(fs), Settings::default()).beside(pages);
     let (stands, limits) = (Box::new(|| true), Limits { threads: 4, ..Limits::default() });
     let server = Server::start(vfs.clone(), support::mount_identity(), stands, Entrants::Everybody, limits).expect("starts");
     let mount = support::connect(&server, "/proc", options).expect("let in");
@@ -271,4 +305,61 @@ fn who_answers_itself_is_looked_after() {
     let found = !ends(Duration::from_secs(2));
     mutant::select(Mutant::None);
     assert!(found, "AnswerersNotLookedAfter escaped");
+}
+
+#[test]
+fn bytes_that_are_read_again_and_again_are_known() {
+    let _alone = alone();
+    let scene = scene();
+    let file = OpenOptions::new().read(true).write(true).create(true).open(&scene.mount, "f").expect("made");
+    file.write_all_at(&[1; 5000], 0).expect("written");
+    let read = |offset, length| {
+        let mut bytes = vec![0; length];
+        let done = file.read_at(&mut bytes, offset).expect("read");
+        bytes.truncate(done);
+        bytes
+    };
+    let twice = |offset, length| (0..2).for_each(|_| drop(read(offset, length)));
+    twice(4096, 4096);
+    twice(100, 200);
+    assert_eq!(scene.requests_of(|| assert_eq!(read(4096, 4096), [1; 904])), 0);
+    assert_eq!(scene.requests_of(|| assert_eq!((read(4196, 4096).len(), read(150, 100)), (804, vec![1; 100]))), 0, "parts");
+    assert_eq!(scene.requests_of(|| assert_eq!(read(150, 200), [1; 200])), 1, "more than is known");
+    // By the client, by somebody else, at the end.
+    file.write_all_at(&[2], 160).expect("written");
+    assert_eq!(read(160, 1), [2]);
+    let other = scene.vfs.open(&somebody(), At::Root, b"f", libc::O_RDWR, 0).expect("opened");
+    twice(100, 200);
+    assert_eq!(read(160, 1), [2]);
+    scene.vfs.write_at(&somebody(), &other, 161, &[3], 0).expect("written");
+    assert_eq!(read(161, 1), [3]);
+    twice(4096, 4096);
+    scene.vfs.write_at(&somebody(), &other, 9000, &[4], 0).expect("written");
+    assert_eq!(read(4096, 4096)[903..], [vec![1], vec![0; 3192]].concat());
+    // Another descriptor, and one with O_DIRECT, for which nothing is kept.
+    let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&scene.mount, "f").expect("opened");
+    let mut bytes = [0; 100];
+    assert_eq!(scene.requests_of(|| (0..4).for_each(|_| assert_eq!(direct.read_at(&mut bytes, 100), Ok(100)))), 4);
+}
+
+/// [KNW5]
+#[test]
+fn bytes_are_not_kept_where_the_kernel_has_pages() {
+    let _alone = alone();
+    fn requests() -> u64 {
+        let pages = Arc::<Pages>::default();
+        let scene = scene_beside(&Options::default(), Arc::clone(&pages));
+        let file = OpenOptions::new().read(true).write(true).create(true).open(&scene.mount, "f").expect("made");
+        file.write_all_at(&[1; 100], 0).expect("written");
+        let reads = |count| scene.requests_of(|| (0..count).for_each(|_| assert_eq!(file.read_at(&mut [0; 10], 0), Ok(10))));
+        assert_eq!(reads(4), 2, "the kernel has none yet");
+        pages.0.store(true, SeqCst);
+        scene.vfs.file_system().revoke_bytes(InodeNumber::new(file.attributes().expect("there").node));
+        reads(5)
+    }
+    assert_eq!(requests(), 5);
+    mutant::select(Mutant::KernelPagesKept);
+    let found = requests();
+    mutant::select(Mutant::None);
+    assert!(found < 5, "KernelPagesKept escaped");
 }

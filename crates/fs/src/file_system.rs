@@ -125,6 +125,11 @@ impl FileSystem {
         self.volume.versions.noting(operation)
     }
 
+    /// Whoever keeps bytes of a file has to ask anew: somebody may have newer ones, and says so to those who ask from now on.
+    pub fn revoke_bytes(&self, number: InodeNumber) {
+        self.volume.versions.bytes_change(number);
+    }
+
     /// Whoever keeps answers has to ask anew: something has changed that the file system does not know.
     pub fn revoke_all_answers(&self) {
         self.volume.versions.everything_changes();

@@ -287,6 +287,10 @@ pub enum Mutant {
     AttributesNotRaised,
     /// The version of a name is not raised ([VS1]).
     NameNotRaised,
+    /// The version of a file's bytes is not raised ([VS1]).
+    BytesNotRaised,
+    /// A new mapping does not raise the version of the bytes ([VS4]).
+    MappingNotRaised,
     /// Attributes are noted when their inode is not locked any more ([VS2]).
     NotedBehindLock,
 }

@@ -2,13 +2,16 @@
 //! can be asked which things it has read.
 //!
 //! A thing is the rights of an inode (all that a walk through it is decided by: type, mode, owner, access list, parent, whether it has names),
-//! its attributes (what `stat` shows), one name in one directory, or everything there is.
+//! its attributes (what `stat` shows), its bytes, one name in one directory, or everything there is.
 //!
 //! [VS1] A version is raised where the change enters its transaction, which is under the exclusive lock of the inode that the thing belongs to,
 //!       and the lock is kept until the change can be seen. Every change of an inode passes `InCoreInode::put`, every change of a name one of
 //!       the three plans of `DirectoryIndex`, and the end of an inode `plan_free`; the one change that is not stored (times of an inode
 //!       without names) says so itself. All locks of a change are kept until its last thing is raised.
 //! [VS2] A thing is noted where it is read, under the same lock, shared. What was read before it was noted could have changed in between.
+//! [VS4] Bytes are noted under the lock of the inode, with their range held: whoever changes bytes has their range exclusively until after the
+//!       commit that raises the version, and a new size is raised and seen under the inode's lock. A file that is mapped changes by stores that
+//!       nobody sees, so none of its bytes are kept, and a new mapping raises their version while it has the range.
 //! [VS3] A transaction that fails afterwards has raised versions for nothing, which costs those who keep answers a question.
 
 use std::cell::{Cell, RefCell};
@@ -35,6 +38,7 @@ enum Thing {
     Everything,
     Rights(InodeNumber),
     Attributes(InodeNumber),
+    Bytes(InodeNumber),
     /// A name by its hash, in a directory.
     Name(InodeNumber, u32),
 }
@@ -46,6 +50,7 @@ impl Thing {
             Self::Everything => (0, 0),
             Self::Rights(inode) => (inode.get(), 1),
             Self::Attributes(inode) => (inode.get(), 2),
+            Self::Bytes(inode) => (inode.get(), 4),
             Self::Name(inode, hash) => (inode.get(), u64::from(hash) << 32 | 3),
         };
         inode.wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(29) ^ which.wrapping_mul(0x94d0_49bb_1331_11eb)
@@ -128,6 +133,16 @@ impl Published {
         if old.is_none_or(|old| (shown(old) != shown(new) || rights(old) != rights(new)) && !on(Mutant::AttributesNotRaised)) {
             self.raise(Thing::Attributes(number));
         }
+        if old.is_some_and(|old| old.change_count != new.change_count) && !new.is_directory() && !on(Mutant::BytesNotRaised) {
+            self.raise(Thing::Bytes(number));
+        }
+    }
+
+    /// Bytes of an inode may change from now on without a commit; the caller has their range, or nobody keeps them who asks later ([VS4]).
+    pub(crate) fn bytes_change(&self, number: InodeNumber) {
+        if !on(Mutant::MappingNotRaised) {
+            self.raise(Thing::Bytes(number));
+        }
     }
 
     /// A locked inode is freed ([VS1]).
@@ -175,6 +190,18 @@ impl Published {
     pub(crate) fn note_inode(&self, inode: InodeNumber) {
         self.note(|| Thing::Rights(inode));
         self.note(|| Thing::Attributes(inode));
+    }
+
+    /// Bytes of an inode are read; the caller has its lock and their range ([VS4]).
+    #[inline]
+    pub(crate) fn note_bytes(&self, inode: InodeNumber, is_mapped: impl FnOnce() -> bool) {
+        if !IS_NOTING.get() {
+            return;
+        }
+        match is_mapped() {
+            true => NOTED.with_borrow_mut(|noted| noted.has_more = true),
+            false => self.note_down(Thing::Bytes(inode)),
+        }
     }
 
     /// A name was looked up; the caller has the lock of the directory ([VS2]).

@@ -1,7 +1,8 @@
 //! Files mapped into the process: what the bytes are, by mapping and by calls; what is refused meanwhile; what background work leaves alone;
 //! checksums afterwards.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 use tandemfs_crash::{MemoryDevice, Random, check_device, fill};
 use tandemfs_device::{Drive, PersistenceDomain};
@@ -10,7 +11,7 @@ use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_format::superblock::ChecksumKind;
 use tandemfs_fs::{
-    AllocateMode, Error, FileMapping, FileSystem, FormatOptions, Home, MountOptions, NewInode, SetAttributes, WriteOptions,
+    AllocateMode, Error, FileMapping, FileSystem, FormatOptions, Home, MountOptions, NewInode, SetAttributes, Versions, WriteOptions,
     make_file_system,
 };
 
@@ -512,4 +513,48 @@ fn mapped_files_are_cut_and_punched_on_a_full_zone() {
     assert_eq!(fs.attributes(file).expect("known").space_512, 0);
     fs.unmount().expect("unmounts");
     is_checked(&device, 0, "full");
+}
+
+/// A version for each thing.
+#[derive(Default)]
+struct Table(Mutex<HashMap<u64, u64>>);
+
+struct Publishing(Arc<Table>);
+
+impl Versions for Publishing {
+    fn raise(&self, thing: u64) {
+        *self.0.0.lock().expect("not poisoned").entry(thing).or_default() += 1;
+    }
+
+    fn current(&self, thing: u64) -> (u32, u64) {
+        (thing as u32, self.0.0.lock().expect("not poisoned").get(&thing).copied().unwrap_or_default())
+    }
+}
+
+/// [VS4] of `versions.rs`.
+#[test]
+fn bytes_that_were_read_are_not_kept_of_a_file_that_is_mapped() {
+    /// Whether bytes that were read before a mapping may still be kept, and whether those that are read meanwhile may.
+    fn kept() -> (bool, bool) {
+        let device = device(16 * MIB, 4096, ChecksumKind::Crc32c);
+        let (fs, table) = (mounted(&device), Arc::<Table>::default());
+        assert!(fs.publish(Box::new(Publishing(Arc::clone(&table)))));
+        let file = create(&fs, b"file");
+        write(&fs, file, 0, &[1; 20_000]);
+        drop(fs.map(file, 4096, 4096, true).expect("mapped")); // nothing is to be moved or opened by the next one
+        let looked = || fs.noting(|| read(&fs, file, 4096, 100)).1.versions(None).collect::<Vec<_>>();
+        let before = looked();
+        assert!(!before.is_empty() && looked() == before);
+        let mapping = fs.map(file, 4096, 4096, false).expect("mapped");
+        let meanwhile = looked();
+        mapping.unmap().expect("unmapped");
+        let after = looked();
+        assert!(!after.is_empty());
+        (before == after, !meanwhile.is_empty())
+    }
+    assert_eq!(kept(), (false, false));
+    tandemfs_fs::mutant::select(tandemfs_fs::mutant::Mutant::MappingNotRaised);
+    let found = kept();
+    tandemfs_fs::mutant::select(tandemfs_fs::mutant::Mutant::None);
+    assert!(found.0, "the deliberate bug escaped");
 }

@@ -22,6 +22,7 @@
 //!       reached behind it (as [DR1]); otherwise to the end that the file system has, and the kernel's pages of the file are wrong and dropped
 //!       after the reply: it locks them until then. A client is noted before it changes anything and until it has, so whoever looks at the
 //!       size first and then at the note misses none.
+//! [BS9] Bytes that clients know are revoked after a file was noted: nothing of a noted file is given to be kept, so from then on they ask.
 //! [BS8] The kernel keeps an inode that it was told of until it drops the name, and the file system keeps the space of one that the kernel
 //!       has. So it is told of names that a client took away, afterwards and by a thread that serves nothing; until then their space is as
 //!       that of a file that is open.
@@ -293,6 +294,7 @@ impl Door {
     pub(crate) fn note_pages(&self, file: InodeNumber) {
         if let Some(noted) = &self.beside {
             noted.note(file);
+            self.fs.revoke_bytes(file); // [BS9]
         }
     }
 

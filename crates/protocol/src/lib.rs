@@ -46,6 +46,8 @@ pub use text::{TEXT_BYTES_MAX, Text};
 pub const VERSION: u32 = tandemfs_ring::VERSION << 16 | 2;
 /// Most bytes that one request reads or writes; a client splits more.
 pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;
+/// Most bytes of a read that a client keeps.
+pub const KEPT_READ_BYTES_MAX: u32 = 4096;
 
 /// A request or an answer that no program of this version sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -300,6 +300,7 @@ impl FileSystem {
         let memory = self.volume.drive.map(&ranges, writable)?;
         file.duplicates.forget(bytes.start, bytes.end);
         let id = range.pin(blocks.start, blocks.end - 1, writable); // [FM2]
+        self.volume.versions.bytes_change(file.number); // [VS4] of `versions.rs`
         Ok((id, extents, memory))
     }
 

@@ -92,7 +92,11 @@ impl FileSystem {
         }
         let ahead = self.read_ahead.step(&file, offset, into.len() as u64);
         let (range, ahead) = self.lock_to_read(&file, offset, into.len() as u64, ahead)?;
-        let version = file.state.read()?.inode.change_count; // read before the view, so that it is never newer ([RA1])
+        let version = {
+            let state = file.state.read()?;
+            self.volume.versions.note_bytes(number, || file.ranges.is_mapped()); // [VS4] of `versions.rs`
+            state.inode.change_count // read before the view, so that it is never newer ([RA1])
+        };
         let view = self.view(&file)?;
         let length = view.size.saturating_sub(offset).min(into.len() as u64) as usize;
         if !file.state.read()?.inode.has_mapping() || length == 0 {

@@ -213,6 +213,11 @@ impl RangeLock {
         self.state.lock().pins.retain(|pin| pin.id != id);
     }
 
+    /// Whether any of the file is mapped.
+    pub(crate) fn is_mapped(&self) -> bool {
+        !self.state.lock().pins.is_empty()
+    }
+
     /// The pins on some of these blocks.
     pub(crate) fn pins(&self, first: u64, last: u64) -> Vec<Pin> {
         self.state.lock().pins.iter().filter(|pin| pin.first <= last && first <= pin.last).copied().collect()
