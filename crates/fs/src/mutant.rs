@@ -289,8 +289,6 @@ pub enum Mutant {
     NameNotRaised,
     /// The version of a file's bytes is not raised ([VS1]).
     BytesNotRaised,
-    /// A new mapping does not raise the version of the bytes ([VS4]).
-    MappingNotRaised,
     /// Attributes are noted when their inode is not locked any more ([VS2]).
     NotedBehindLock,
 }

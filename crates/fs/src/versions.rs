@@ -140,9 +140,7 @@ impl Published {
 
     /// Bytes of an inode may change from now on without a commit; the caller has their range, or nobody keeps them who asks later ([VS4]).
     pub(crate) fn bytes_change(&self, number: InodeNumber) {
-        if !on(Mutant::MappingNotRaised) {
-            self.raise(Thing::Bytes(number));
-        }
+        self.raise(Thing::Bytes(number));
     }
 
     /// A locked inode is freed ([VS1]).
