@@ -20,7 +20,8 @@ pub fn open(fs: &Arc<FileSystem>, settings: &MountSettings, limits: &Limits, bes
     };
     let vfs = Vfs::new(Arc::clone(fs), rules).beside(caches);
     let mount = identity(settings, mounted)?;
-    let server = Server::start(vfs, mount, stands, entrants(settings, mounted.user), limits.clone())
+    let opener = crate::opener::opener(&mount);
+    let server = Server::start_with(vfs, mount, stands, entrants(settings, mounted.user), limits.clone(), opener)
         .inspect_err(|error| tracing::warn!("no direct door, so programs go by the mount: {error}"))
         .ok()?;
     let observer = server.observer();
@@ -88,7 +89,8 @@ mod tests {
         let names: Vec<String> = Number::ALL.iter().map(|number| name(*number)).collect();
         let known = "nothing open close read write stat access unlink remove_directory make_directory make_node make_link link read_link rename \
                      read_directory truncate allocate sync copy_range seek change_mode change_owner set_times get_attribute set_attribute \
-                     list_attributes remove_attribute file_system_space sync_file_system set_flags";
+                     list_attributes remove_attribute file_system_space sync_file_system set_flags \
+                     descriptor";
         assert_eq!(names, known.split(' ').collect::<Vec<_>>());
     }
 }

@@ -1,7 +1,7 @@
 //! The `tandemfs` program, also called by mount(8), mkfs(8) and fsck(8) as `mount.tandemfs`, `mkfs.tandemfs` and `fsck.tandemfs`.
 //!
 //! `arguments.rs` defines the command line for clap, `helpers.rs` the arguments of the helper names. Each command has one file. `daemon.rs`
-//! is the process behind a mount.
+//! is the process behind a mount, `opener.rs` one that it starts.
 
 #![forbid(unsafe_code)]
 
@@ -28,6 +28,7 @@ mod logging;
 mod mkfs;
 mod mount;
 mod mount_options;
+mod opener;
 mod output;
 mod placement;
 mod probe;
@@ -56,6 +57,9 @@ use helpers::Caller;
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = env::args_os().collect();
+    if words.first().is_some_and(|name| name == opener::NAME) {
+        return ExitCode::from(opener::run(&words));
+    }
     let caller = Caller::of(words.first());
     let result = caller.command(words).and_then(execute);
     ExitCode::from(match result {

@@ -88,6 +88,34 @@ fn send_hello(socket: &OwnedFd, root: BorrowedFd<'_>, hello: Hello) -> Result<()
     })
 }
 
+/// The descriptor that has come with this number. Others are of calls that nobody waits for any more.
+pub(crate) fn received_descriptor(socket: BorrowedFd<'_>, number: u64) -> crate::Result<OwnedFd> {
+    loop {
+        let mut bytes = [0; size_of::<u64>() + 1];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let received = retry_on_intr(|| rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags));
+        let length = match received {
+            Ok(message) => message.bytes,
+            Err(Errno::AGAIN) => return Err(Errno::PROTO.into()),
+            Err(error) => return Err(error.into()),
+        };
+        let rights = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+            _ => None,
+        });
+        let first = rights.flatten().next();
+        match (length, first) {
+            (0, _) => return Err(Errno::NOTCONN.into()),
+            (8, Some(descriptor)) if bytes[..8] == number.to_le_bytes() => return Ok(descriptor),
+            // The process has no number for it left.
+            (8, None) if bytes[..8] == number.to_le_bytes() => return Err(Errno::MFILE.into()),
+            _ => {}
+        }
+    }
+}
+
 /// The same descriptor with a number that is not below `least`, if there is one.
 fn moved_up(descriptor: OwnedFd, least: u32) -> OwnedFd {
     match least.try_into().ok().filter(|least| *least > 0).map(|least| fcntl_dupfd_cloexec(&descriptor, least)) {

@@ -1,15 +1,16 @@
 //! A connection: its slots, and one call.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
-use tandemfs_protocol::{Handle, Operation, Outcome, TEXT_BYTES_MAX, TRANSFER_BYTES_MAX, Text, Welcome};
+use tandemfs_protocol::{Handle, Number, Operation, Outcome, TEXT_BYTES_MAX, TRANSFER_BYTES_MAX, Text, Welcome};
 use tandemfs_ring::{Answer, Attributes, Buffer, Client, NAME_BYTES_MAX, SLOTS_MAX, Seen, Slot};
 
 use crate::area::{Piece, Waiting};
 use crate::bytes::KnownBytes;
+use crate::connect::received_descriptor;
 use crate::known::{Known, Question, Told};
 use crate::{Error, Options, Result};
 
@@ -47,6 +48,8 @@ pub struct Connection {
     pub(crate) umask: AtomicU16,
     pub(crate) known: Known,
     pub(crate) known_bytes: KnownBytes,
+    /// Held by who takes a descriptor from the socket.
+    receiving: Mutex<()>,
 }
 
 impl Connection {
@@ -64,6 +67,7 @@ impl Connection {
             umask: AtomicU16::new(umask & 0o777),
             known: Known::new(options.keeps_answers),
             known_bytes: KnownBytes::new(options.keeps_answers),
+            receiving: Mutex::default(),
         }
     }
 
@@ -90,6 +94,18 @@ impl Connection {
     #[inline]
     pub(crate) fn read(&self, handle: Handle, offset: u64, into: &mut [u8]) -> Option<usize> {
         self.known_bytes.read(&self.ring, handle, offset, into)
+    }
+
+    pub(crate) fn serves(&self, number: Number) -> bool {
+        self.operations & number.bit() != 0
+    }
+
+    /// A descriptor of the mount for an open file. It is on the socket before the answer.
+    pub(crate) fn descriptor(&self, handle: Handle) -> Result<OwnedFd> {
+        let _alone = self.receiving.lock();
+        self.begin()?.send(&Operation::Descriptor { handle })?;
+        let socket = self.ring.lifeline().ok_or(Errno::PROTO)?;
+        received_descriptor(socket, handle.get())
     }
 
     /// Begins a call: the thread's own slot, or one that is free, or, if all are in use, the next.

@@ -1,6 +1,7 @@
 //! Open files.
 
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::io::{Errno, ReadWriteFlags};
@@ -308,6 +309,15 @@ impl File {
     /// As fcntl(2).
     pub fn set_flags(&self, flags: i32) -> Result<()> {
         self.send(&Operation::SetFlags { handle: self.handle, flags }).map(drop)
+    }
+
+    /// A descriptor of the mount for this file, with the same access and flags and an offset of its own. Also of a file without a name.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is no regular file; [`Error::Crossed`] where [`Mount::sends_descriptors`](crate::Mount::sends_descriptors) says no;
+    /// what the mount refuses, as `ETXTBSY`.
+    pub fn descriptor(&self) -> Result<OwnedFd> {
+        self.connection.descriptor(self.handle)
     }
 
     /// Closes the file and says what went wrong, which a drop does not.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tandemfs_protocol::{Hello, Operation, Place, SPACE_BYTES, Space};
+use tandemfs_protocol::{Hello, Number, Operation, Place, SPACE_BYTES, Space};
 
 use crate::connect::{find, greet, mount_of};
 use crate::connection::Connection;
@@ -144,6 +144,11 @@ impl Mount {
     /// Permissions that files made from now on do not get. The connection does not follow umask(2).
     pub fn set_umask(&self, umask: u16) {
         self.0.umask.store(umask & 0o777, Ordering::Relaxed);
+    }
+
+    /// Whether the daemon can open files by the mount and send them: [`File::descriptor`](crate::File::descriptor).
+    pub fn sends_descriptors(&self) -> bool {
+        self.0.serves(Number::Descriptor)
     }
 
     /// Most bytes that one request reads or writes; longer transfers are several.

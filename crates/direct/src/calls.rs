@@ -19,6 +19,7 @@ use tandemfs_vfs::{
 };
 
 use crate::clients::Client;
+use crate::descriptors;
 use crate::known::Keeps;
 use crate::mutant::{self, Mutant};
 
@@ -64,7 +65,11 @@ pub(crate) fn serve(vfs: &Vfs, client: &Client, request: &Request, ticket: &Tick
 pub(crate) fn is_for_the_pool(operation: &Operation<'_>) -> bool {
     match operation {
         Operation::Write { from: bytes, .. } | Operation::SetAttribute { value: bytes, .. } => u64::from(bytes.length) > QUICK_BYTES,
-        Operation::CopyRange { .. } | Operation::Allocate { .. } | Operation::FileSystemSpace { .. } | Operation::SyncFileSystem => true,
+        Operation::CopyRange { .. }
+        | Operation::Allocate { .. }
+        | Operation::FileSystemSpace { .. }
+        | Operation::SyncFileSystem
+        | Operation::Descriptor { .. } => true,
         _ => false,
     }
 }
@@ -256,6 +261,7 @@ impl Call<'_> {
                 self.vfs.seek(&*self.file(handle)?, offset, from).map(value)
             }
             Operation::SetFlags { handle, flags } => self.vfs.set_flags(&process, &*self.file(handle)?, flags).map(done),
+            Operation::Descriptor { handle } => descriptors::send(&self.client.sending, handle, &*self.file(handle)?).map(done),
             Operation::FileSystemSpace { into } => self.space(into),
             Operation::SyncFileSystem => match self.vfs.file_system().is_read_only() {
                 true => Ok(Answer::default()),

@@ -10,6 +10,7 @@ use tandemfs_format::InodeNumber;
 use tandemfs_ring::{Arena, ClientId, Control, VersionWords};
 use tandemfs_vfs::{Process, Vfs};
 
+use crate::descriptors::{Opener, Sending};
 use crate::handles::Handles;
 use crate::mutant::{self, Mutant};
 use crate::peers::{Identity, Peer};
@@ -25,6 +26,7 @@ pub(crate) struct Client {
     pub(crate) arena: Arc<Arena>,
     /// It has the version words.
     pub(crate) knows_versions: bool,
+    pub(crate) sending: Sending,
     /// Bytes of its arena, which count until the last request of it is answered.
     pub(crate) arena_bytes: u64,
     /// [`Limits::lent_bytes_min`].
@@ -45,8 +47,8 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(
-        peer: Peer,
-        identity: Identity,
+        (peer, identity): (Peer, Identity),
+        sending: Sending,
         (arena, arena_bytes): (Arc<Arena>, u64),
         mount_points: HashSet<InodeNumber>,
         shared: &Shared,
@@ -61,6 +63,7 @@ impl Client {
             handles,
             arena,
             knows_versions: shared.versions.is_some(),
+            sending,
             arena_bytes,
             lent_bytes_min: shared.limits.lent_bytes_min,
             process: Mutex::new(Arc::new(process)),
@@ -125,6 +128,7 @@ pub(crate) struct Shared {
     /// Whether the mount still stands.
     pub(crate) stands: Box<dyn Fn() -> bool + Send + Sync>,
     pub(crate) limits: Limits,
+    pub(crate) opener: Option<Arc<Opener>>,
     pub(crate) pool: Pool,
     pub(crate) control: Control,
     pub(crate) clients: Mutex<HashMap<ClientId, Arc<Client>>>,

@@ -1,7 +1,7 @@
 //! The server of the direct door: programs reach a mounted file system by shared memory, beside its mount.
 //!
 //! `reception.rs` has the thread that greets new clients and looks after their credentials (`peers.rs`, `mountinfo.rs`). `clients.rs` has what is
-//! known of each client, `handles.rs` its open files, `tally.rs` its counters, `known.rs` which answers it may give itself. `serving.rs` makes messages calls of `vfs` (`calls.rs`). The poller
+//! known of each client, `handles.rs` its open files, `tally.rs` its counters, `known.rs` which answers it may give itself, `descriptors.rs` sends files of the mount. `serving.rs` makes messages calls of `vfs` (`calls.rs`). The poller
 //! serves them, or the threads of `pool.rs`.
 //!
 //! [D1] The daemon trusts nothing in shared memory. The ring copies and checks a request; texts are copied once; a buffer is private until it
@@ -33,6 +33,7 @@
 
 mod calls;
 mod clients;
+mod descriptors;
 mod handles;
 mod known;
 mod mountinfo;
@@ -47,5 +48,6 @@ mod server;
 mod serving;
 mod tally;
 
+pub use descriptors::{Opener, Wanted};
 pub use server::{Entrants, Limits, MountIdentity, Observer, Server};
 pub use tally::{ClientStatistics, Counts, OperationCount};

@@ -34,6 +34,8 @@ pub enum Mutant {
     KernelPagesKept,
     /// [KNW2]: who answers itself is not looked after.
     AnswerersNotLookedAfter,
+    /// [DSC2]: descriptors can read and write, whatever the open file may.
+    AccessNotKept,
 }
 
 #[cfg(feature = "mutants")]

@@ -229,14 +229,19 @@ impl Reception {
         let arena = Arena::new(sizes, self.doorbell).map_err(|error| refusal(Errno::NOMEM, format!("no memory for an arena: {error}")))?;
         let lifelines = vec![Lifeline::Socket(socket.try_clone().map_err(failed)?), Lifeline::Process(peer.lifeline().map_err(failed)?)];
         let mount_points = self.mount_points.clone();
-        let client = Arc::new(Client::new(peer, identity, (Arc::clone(&arena), sizes.data_bytes), mount_points, &self.shared));
+        let sending = match &self.shared.opener {
+            Some(opener) => Some((Arc::clone(opener), socket.try_clone().map_err(failed)?)),
+            None => None,
+        };
+        let operations = if sending.is_some() { Number::all_bits() } else { Number::all_bits() & !Number::Descriptor.bit() };
+        let client = Arc::new(Client::new((peer, identity), sending, (Arc::clone(&arena), sizes.data_bytes), mount_points, &self.shared));
         // The client asks nothing before it has its arena, so it is known when its first request comes.
         let id = self.shared.control.add(Arc::clone(&arena), lifelines);
         self.shared.clients.lock().insert(id, client);
         let welcome = Welcome {
             slots: sizes.slots,
             data_bytes: sizes.data_bytes,
-            operations: Number::all_bits(),
+            operations,
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             version_words: if self.shared.versions.is_some() { VERSION_WORDS } else { 0 },
         };

@@ -11,6 +11,7 @@ use tandemfs_ring::{Control, Poller, VersionWords};
 use tandemfs_vfs::Vfs;
 
 use crate::clients::Shared;
+use crate::descriptors::Opener;
 use crate::known::Publishing;
 use crate::pool::Pool;
 use crate::reception::Reception;
@@ -116,6 +117,21 @@ impl Server {
         entrants: Entrants,
         limits: Limits,
     ) -> io::Result<Self> {
+        Self::start_with(vfs, mount, stands, entrants, limits, None)
+    }
+
+    /// As [`Server::start`], with somebody who opens files by the mount, so that clients get descriptors of them.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub fn start_with(
+        vfs: Vfs,
+        mount: MountIdentity,
+        stands: Box<dyn Fn() -> bool + Send + Sync>,
+        entrants: Entrants,
+        limits: Limits,
+        opener: Option<Opener>,
+    ) -> io::Result<Self> {
         let poller = Poller::new(limits.spin).map_err(io::Error::other)?;
         let (control, doorbell) = (poller.control(), poller.doorbell());
         let versions = published(&vfs)?;
@@ -126,6 +142,7 @@ impl Server {
             stands,
             pool: Pool::start(limits.threads)?,
             limits,
+            opener: opener.map(Arc::new),
             control: control.clone(),
             clients: parking_lot::Mutex::default(),
             arena_bytes: Arc::new(AtomicU64::new(0)),

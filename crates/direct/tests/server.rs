@@ -17,7 +17,7 @@ use tandemfs_client::{ConnectError, Errno, Error, Mount, OpenOptions, Options, T
 use tandemfs_crash::{Access, MemoryDevice, StuckDevice};
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_direct::mutant::{self, Mutant};
-use tandemfs_direct::{Entrants, Limits, Server};
+use tandemfs_direct::{Entrants, Limits, Opener, Server, Wanted};
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, leaves_to_others, make_file_system};
 use tandemfs_vfs::{Caches, Change, QUICK_BYTES, Settings, Vfs};
@@ -80,6 +80,28 @@ fn scene_beside(limits: Limits, caches: Option<Arc<dyn Caches>>, stands: bool) -
         None => vfs,
     };
     let server = Server::start(vfs, support::mount_identity(), Box::new(move || stands), Entrants::Everybody, limits).expect("starts");
+    Scene { stuck, server }
+}
+
+/// With somebody who opens `/dev/null` in the place of every file, and notes for what.
+fn scene_with_opener(wanted: &Arc<Mutex<Vec<Wanted>>>) -> Scene {
+    let device = MemoryDevice::new(32 << 20, 16 << 20, PersistenceDomain::Gpf);
+    make_file_system(&Drive::new(Arc::new(device.clone())), &FormatOptions::default()).expect("formats");
+    let stuck = StuckDevice::new(device);
+    let fs = FileSystem::mount(Drive::new(stuck.clone()), &MountOptions::default()).expect("mounts");
+    let vfs = Vfs::new(Arc::new(fs), Settings::default());
+    let noted = Arc::clone(wanted);
+    let opener: Opener = Box::new(move |wanted, client| {
+        noted.lock().expect("no panic").push(*wanted);
+        let access = rustix::fs::OFlags::from_bits_retain((wanted.flags & libc::O_ACCMODE).cast_unsigned());
+        support::send_descriptor(
+            client,
+            &wanted.handle.get().to_le_bytes(),
+            &rustix::fs::open("/dev/null", access, rustix::fs::Mode::empty())?,
+        )
+    });
+    let (identity, stands) = (support::mount_identity(), Box::new(|| true));
+    let server = Server::start_with(vfs, identity, stands, Entrants::Everybody, limits(), Some(opener)).expect("starts");
     Scene { stuck, server }
 }
 
@@ -385,6 +407,71 @@ fn a_client_with_a_limit_for_its_files_ends_and_is_refused() {
         result
     }
     is_caught(Mutant::SizeLimitIgnored, found);
+}
+
+/// A descriptor can do what the open file can, and is of the file that is open, whatever its name is by now.
+#[test]
+fn descriptors_have_the_access_of_the_open_file() {
+    fn found() -> Found {
+        let wanted = Arc::default();
+        let scene = scene_with_opener(&wanted);
+        let mount = scene.connect();
+        assert!(mount.sends_descriptors());
+        drop(mount.create("file").expect("made"));
+        let inode = mount.attributes("file").expect("there").node;
+        for (flags, kept) in [
+            (libc::O_RDONLY, libc::O_RDONLY),
+            (libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC, libc::O_WRONLY),
+            (libc::O_RDWR | libc::O_APPEND | libc::O_NOFOLLOW, libc::O_RDWR | libc::O_APPEND),
+            (
+                libc::O_WRONLY | libc::O_SYNC | libc::O_NONBLOCK | libc::O_DIRECT,
+                libc::O_WRONLY | libc::O_SYNC | libc::O_NONBLOCK | libc::O_DIRECT,
+            ),
+        ] {
+            let file = mount.open_with("file", flags, 0o644).expect("opened");
+            mount.rename("file", "other").expect("renamed");
+            let descriptor = file.descriptor();
+            mount.rename("other", "file").expect("renamed");
+            let descriptor = descriptor.map_err(|error| error.to_string())?;
+            let access = rustix::fs::fcntl_getfl(&descriptor).expect("open").bits().cast_signed() & libc::O_ACCMODE;
+            let last = wanted.lock().expect("no panic").pop().expect("asked for");
+            holds(last.inode.get() == inode && last.generation != 0, "another file")?;
+            holds(last.flags == kept && access == kept & libc::O_ACCMODE, "other flags")?;
+        }
+        Ok(())
+    }
+    is_caught(Mutant::AccessNotKept, found);
+}
+
+#[test]
+fn descriptors_are_of_regular_files_that_are_open() {
+    fn found() -> Found {
+        let wanted = Arc::<Mutex<Vec<Wanted>>>::default();
+        let scene = scene_with_opener(&wanted);
+        let mount = scene.connect();
+        drop(mount.create("file").expect("made"));
+        let errno = |flags| {
+            let file = mount.open_with(if flags & libc::O_DIRECTORY == 0 { "file" } else { "." }, flags, 0).expect("opened");
+            file.descriptor().map(drop)
+        };
+        holds(errno(libc::O_PATH) == Err(Errno::BADF.into()), "a descriptor of a place")?;
+        holds(errno(libc::O_ACCMODE) == Err(Errno::BADF.into()), "a descriptor of no access")?;
+        holds(errno(libc::O_RDONLY | libc::O_DIRECTORY) == Err(Errno::INVAL.into()), "a descriptor of a directory")?;
+        holds(wanted.lock().expect("no panic").is_empty(), "somebody was asked to open")
+    }
+    is_caught(Mutant::None, found);
+}
+
+#[test]
+fn without_an_opener_there_are_no_descriptors() {
+    fn found() -> Found {
+        let scene = scene(limits());
+        let mount = scene.connect();
+        let file = mount.create("file").expect("made");
+        let refused = matches!(file.descriptor(), Err(Error::Crossed(crossed)) if crossed.why == Why::NotServed);
+        holds(refused && !mount.sends_descriptors(), "it is said that there are")
+    }
+    is_caught(Mutant::None, found);
 }
 
 #[test]

@@ -161,6 +161,7 @@ impl<'a> Operation<'a> {
                 Self::Seek { handle, offset, whence }
             }
             Number::SetFlags => Self::SetFlags { handle, flags: from.flags() },
+            Number::Descriptor => Self::Descriptor { handle },
             other => unreachable!("{other:?} is no operation on an open file"),
         })
     }

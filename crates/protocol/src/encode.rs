@@ -161,7 +161,7 @@ impl Operation<'_> {
     /// Operations on an open file; false for others.
     fn encode_of_file(&self, to: &mut Encoder<'_>) -> bool {
         match *self {
-            Self::Close { handle } => to.file(handle),
+            Self::Close { handle } | Self::Descriptor { handle } => to.file(handle),
             Self::Read { handle, offset, into, unless } => {
                 to.file(handle);
                 to.unless(unless);

@@ -87,6 +87,8 @@ numbers! {
     SyncFileSystem = 30,
     /// fcntl(2) with F_SETFL.
     SetFlags = 31,
+    /// An open file as a descriptor of the mount, which comes by the socket.
+    Descriptor = 32,
 }
 
 impl Number {

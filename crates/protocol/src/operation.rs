@@ -253,6 +253,11 @@ pub enum Operation<'a> {
         handle: Handle,
         flags: i32,
     },
+    /// A descriptor of the mount for a regular file, with the access and the flags that the open file has and an offset of zero. It is on
+    /// the socket before the answer, in a message of eight bytes: the handle. Only where the greeting names this operation.
+    Descriptor {
+        handle: Handle,
+    },
 }
 
 impl Operation<'_> {
@@ -290,6 +295,7 @@ impl Operation<'_> {
             Self::FileSystemSpace { .. } => Number::FileSystemSpace,
             Self::SyncFileSystem => Number::SyncFileSystem,
             Self::SetFlags { .. } => Number::SetFlags,
+            Self::Descriptor { .. } => Number::Descriptor,
         }
     }
 }

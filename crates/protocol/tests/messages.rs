@@ -62,6 +62,7 @@ fn operations() -> Vec<Operation<'static>> {
         Operation::FileSystemSpace { into: RANGE },
         Operation::SyncFileSystem,
         Operation::SetFlags { handle: handle(3), flags: 0o2000 },
+        Operation::Descriptor { handle: handle(4) },
     ]
 }
 
@@ -105,7 +106,7 @@ fn texts_that_do_not_fit_are_refused() {
 #[test]
 fn what_no_program_sends_is_refused() {
     assert_eq!(Operation::decode(&Request::new(0)), Err(Malformed::Operation(0)));
-    assert_eq!(Operation::decode(&Request::new(32)), Err(Malformed::Operation(32)));
+    assert_eq!(Operation::decode(&Request::new(33)), Err(Malformed::Operation(33)));
     let changed = |operation: Operation<'_>, change: fn(&mut Request)| {
         let mut request = operation.encode().expect("it fits");
         change(&mut request);

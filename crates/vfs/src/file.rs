@@ -85,6 +85,24 @@ impl OpenFile {
         self.flags.load(Relaxed).cast_signed()
     }
 
+    /// The flags of open(2) with which the same file is opened anew for exactly what this description may do: access, and what the kernel
+    /// keeps of the others.
+    ///
+    /// # Errors
+    /// `EBADF` for what can neither be read nor written, `EINVAL` for what is no regular file.
+    pub fn flags_to_reopen(&self) -> Result<i32> {
+        let access = match (self.rights.read, self.rights.write) {
+            (true, true) => libc::O_RDWR,
+            (true, false) => libc::O_RDONLY,
+            (false, true) => libc::O_WRONLY,
+            (false, false) => return Err(Errno::BADF.into()),
+        };
+        if self.kind != file_type::REGULAR {
+            return Err(Errno::INVAL.into());
+        }
+        Ok(access | self.flags() & (SETTABLE.cast_signed() | libc::O_SYNC))
+    }
+
     /// What fstat(2) shows.
     ///
     /// # Errors

@@ -75,6 +75,7 @@ mod interrupts;
 mod mailbox;
 mod mount;
 mod negotiation;
+mod node;
 mod notify;
 mod reply;
 mod request;
@@ -88,6 +89,7 @@ mod time;
 pub use errno::Errno;
 pub use mount::{MountError, MountGuard, MountOptions, Unmount, mount, unmount};
 pub use negotiation::{Agreed, InitFlags, Wanted};
+pub use node::open_node;
 pub use notify::{Contents, Notifier, NotifyError, Retrieval, Retrieved};
 pub use reply::{Attributes, Directory, Entry, OpenFlags, Opened, ParkedReply, Reply, Statfs, kind_of};
 pub use request::{

@@ -10,7 +10,7 @@
 use std::fs::File;
 use std::io;
 use std::mem::{ManuallyDrop, size_of};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
 use io_uring::types::{Fd, Fixed};
@@ -30,6 +30,26 @@ pub(crate) fn clone_device(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: FUSE_DEV_IOC_CLONE reads a u32 from its argument, although its name says that it writes.
     unsafe { ioctl::ioctl(&fresh, Setter::<CLONE, u32>::new(source))? };
     Ok(fresh.into())
+}
+
+/// What open_by_handle_at(2) takes, as a FUSE mount makes it.
+#[repr(C)]
+struct FileHandle {
+    bytes: libc::c_uint,
+    kind: libc::c_int,
+    words: [u32; 3],
+}
+
+/// open_by_handle_at(2) with the words of a handle of a FUSE mount.
+pub(crate) fn open_by_handle(mount: BorrowedFd<'_>, kind: i32, words: [u32; 3], flags: i32) -> io::Result<OwnedFd> {
+    let handle = FileHandle { bytes: size_of::<[u32; 3]>() as libc::c_uint, kind, words };
+    // SAFETY: the kernel reads the handle, whose length it is told.
+    let opened = unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), &raw const handle, flags) };
+    if opened < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor, which nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(opened as libc::c_int) })
 }
 
 /// A scheduling policy of threads.

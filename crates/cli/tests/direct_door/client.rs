@@ -53,7 +53,7 @@ pub fn socket_of(mountpoint: &Path) -> PathBuf {
     entries.map(|entry| entry.path()).filter(ours).max_by_key(newest).expect("a socket of the door")
 }
 
-fn received(socket: &OwnedFd) -> (Vec<u8>, Vec<OwnedFd>) {
+fn received(socket: BorrowedFd<'_>) -> (Vec<u8>, Vec<OwnedFd>) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut bytes = vec![0; GREETING_BYTES];
@@ -77,7 +77,7 @@ pub fn say(path: &Path, hello: &[u8], root: Option<BorrowedFd<'_>>) -> (OwnedFd,
         assert!(control.push(SendAncillaryMessage::ScmRights(&sent)));
     }
     sendmsg(&socket, &[IoSlice::new(hello)], &mut control, SendFlags::empty()).expect("sent");
-    let (answer, descriptors) = received(&socket);
+    let (answer, descriptors) = received(socket.as_fd());
     (socket, answer, descriptors)
 }
 
@@ -150,6 +150,14 @@ impl Door {
 
     pub fn read(&mut self, handle: Handle, offset: i64, length: u32) -> Result<Vec<u8>> {
         self.call_with(&[], length, |into| Operation::Read { handle, offset, into, unless: Unless::default() }).map(|(_, bytes)| bytes)
+    }
+
+    /// A descriptor of the mount for an open file.
+    pub fn descriptor(&mut self, handle: Handle) -> Result<OwnedFd> {
+        self.call(&Operation::Descriptor { handle })?;
+        let (said, mut descriptors) = received(self.client.lifeline().expect("a socket"));
+        assert_eq!(said, handle.get().to_le_bytes());
+        Ok(descriptors.pop().expect("one descriptor"))
     }
 
     /// A whole file.

@@ -5,6 +5,7 @@
 mod support;
 
 mod client;
+mod descriptors;
 mod mapping;
 mod processes;
 

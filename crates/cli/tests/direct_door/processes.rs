@@ -78,6 +78,7 @@ fn child() {
         "holds" => hold(connected.expect("let in")),
         "hammers" => hammer(connected.expect("let in")),
         "other-user" => be_another_user(connected.expect("let in")),
+        "opens-for-itself" => crate::descriptors::opens_for_itself(connected.expect("let in")),
         "drops-rights" => drop_rights(connected.expect("let in")),
         "is-refused" => {
             let refusal = connected.err().expect("not let in");

@@ -1,9 +1,11 @@
 //! A server in the test's process: `/proc` stands for its mount, since every process sees it, and nobody asks it for files.
 
-use std::os::fd::AsFd;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sendmsg};
 use tandemfs_client::{ConnectError, Mount, Options};
 use tandemfs_direct::{MountIdentity, Server};
 
@@ -25,4 +27,14 @@ pub fn connect(server: &Server, root: &str, options: &Options) -> Result<Mount, 
     rustix::net::connect(&socket, &SocketAddrUnix::new(server.socket()).expect("an address")).expect("connected");
     let root = rustix::fs::open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).expect("there");
     Mount::over(socket, root.as_fd(), options)
+}
+
+/// Sends a descriptor with some bytes.
+#[allow(dead_code, reason = "not in every test")]
+pub fn send_descriptor(socket: BorrowedFd<'_>, bytes: &[u8], descriptor: &OwnedFd) -> rustix::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let shown = [descriptor.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&shown)));
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).map(drop)
 }
