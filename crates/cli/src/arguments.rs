@@ -327,9 +327,12 @@ pub struct RunArguments {
     /// The mount; otherwise the one of the working directory, or the only one.
     #[arg(long, value_name = "DIR")]
     pub mount: Option<PathBuf>,
-    /// Every descriptor is one of the mount. So far this is always so.
-    #[arg(long)]
+    /// Every descriptor is one of the mount, as without --placeholders.
+    #[arg(long, conflicts_with = "placeholders")]
     pub real: bool,
+    /// Open regular files by the door alone: reads and writes at the offset, fsync and close go by the door as well. The daemon must be root's.
+    #[arg(long)]
+    pub placeholders: bool,
     /// Print at the end which calls went which way, and why, to standard error.
     #[arg(long)]
     pub report: bool,

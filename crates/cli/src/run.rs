@@ -42,6 +42,10 @@ pub fn run(arguments: &RunArguments) -> Result<u8, Failure> {
         command.env(PRELOAD, preloaded(library));
         command.env("TANDEMFS_RUN_MOUNT", &mount.mountpoint);
         command.env("TANDEMFS_RUN_SOCKET", &door.socket).env("TANDEMFS_RUN_USER", door.user.to_string());
+        match arguments.placeholders {
+            true => command.env("TANDEMFS_RUN_PLACEHOLDERS", "1"),
+            false => command.env_remove("TANDEMFS_RUN_PLACEHOLDERS"),
+        };
     }
     match (arguments.report, entered) {
         (true, Some(_)) => reported(arguments, command),

@@ -8,6 +8,7 @@ use tandemfs_client::{Errno, Error, File, Result, Start, Why};
 
 use crate::door::Door;
 use crate::inside::Inside;
+use crate::mutant::{Mutant, on};
 use crate::report::{Call, Way, count};
 use crate::settings::{self, Settings};
 use crate::start::{self, Begun};
@@ -46,15 +47,29 @@ pub(crate) unsafe fn by_path<T>(
 pub(crate) unsafe fn by_path_and_door<T>(
     call: Call,
     kind: Kind,
-    (descriptor, path): Named,
+    named: Named,
     work: impl FnOnce(&Door, Start<'_>, &Path) -> Result<T>,
+) -> Option<std::result::Result<T, Errno>> {
+    // SAFETY: the caller's text.
+    unsafe { by_path_or_not(call, kind, named, |door, start, path| Ok(work(door, start, path))) }
+}
+
+/// As [`by_path_and_door`], for work that may leave the call to the mount.
+///
+/// # Safety
+/// As [`by_path`].
+pub(crate) unsafe fn by_path_or_not<T>(
+    call: Call,
+    kind: Kind,
+    (descriptor, path): Named,
+    work: impl FnOnce(&Arc<Door>, Start<'_>, &Path) -> std::result::Result<Result<T>, Way>,
 ) -> Option<std::result::Result<T, Errno>> {
     let settings = settings::get()?;
     // SAFETY: the caller's text.
     let begun = unsafe { start::of(settings, descriptor, path) }?;
     by_door(settings, call, kind, |inside| {
         let place = Place::of(inside, settings, &begun)?;
-        Ok(work(inside.door(), place.start(inside), begun.path))
+        work(inside.door(), place.start(inside), begun.path)
     })
 }
 
@@ -130,7 +145,7 @@ pub(crate) fn by_door<T>(
         },
         Ok(Err(Error::Errno(Errno::NOTCONN | Errno::PROTO))) => {
             door::ended(inside.door());
-            if kind == Kind::Changes {
+            if kind == Kind::Changes && !on(Mutant::ChangeRepeated) {
                 count(call, Way::Door);
                 return Some(Err(Errno::NOTCONN)); // [PRL5]
             }

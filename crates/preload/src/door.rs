@@ -10,6 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tandemfs_client::{Mount, Options};
 
+use crate::descriptions;
 use crate::directories::Directories;
 use crate::files::{self, Files};
 use crate::mutant::{Mutant, on};
@@ -180,8 +181,30 @@ pub(crate) fn leave(door: Arc<Door>) {
     INSIDE.fetch_sub(1, SeqCst);
 }
 
+/// Lets the calling thread in, all of whose signals are blocked, to what is open already. False while nobody may enter; an error in another
+/// process.
+pub(crate) fn pass() -> Result<bool, Way> {
+    if !is_own_process() {
+        return Err(Way::OtherProcess);
+    }
+    INSIDE.fetch_add(1, SeqCst);
+    if CLOSING.load(SeqCst) == 0 {
+        return Ok(true);
+    }
+    INSIDE.fetch_sub(1, SeqCst);
+    Ok(false)
+}
+
+/// The end of that.
+pub(crate) fn passed() {
+    INSIDE.fetch_sub(1, SeqCst);
+}
+
 fn door(settings: &'static Settings) -> Result<Arc<Door>, Way> {
     let mut state = state();
+    if on(Mutant::ForkInside) {
+        (0..20).for_each(|_| sys::pause()); // a fork meets who holds this
+    }
     match &*state {
         State::Open(door) => return Ok(Arc::clone(door)),
         State::Without => return Err(Way::NoConnection),
@@ -225,6 +248,8 @@ pub(crate) fn without_connection<T>(work: impl FnOnce() -> T) -> T {
     }
     let blocked = sys::Signals::ALL.set();
     if close() {
+        descriptions::all_real_alone(Way::Leaving);
+        descriptions::forget_all(); // what could not be opened by the mount: its connection is never closed
         let was_open = std::mem::replace(&mut *state(), State::New);
         drop(was_open);
     } else {
@@ -245,12 +270,13 @@ pub(crate) fn end() {
     }
 }
 
-/// Waits until nobody is inside; whether that came about. Nobody enters until `CLOSING` is lowered.
+/// Waits until nobody is inside; whether that came about. Nobody enters until `CLOSING` is lowered. For placeholders there is no other way
+/// than the daemon's, so it is waited for as the mount would.
 fn close() -> bool {
     CLOSING.fetch_add(1, SeqCst);
     let mut started = None;
-    while INSIDE.load(SeqCst) != 0 {
-        if started.get_or_insert_with(std::time::Instant::now).elapsed() > PATIENCE {
+    while INSIDE.load(SeqCst) != 0 && !on(Mutant::ForkInside) {
+        if started.get_or_insert_with(std::time::Instant::now).elapsed() > PATIENCE && !descriptions::are_there() {
             return false;
         }
         sys::pause();
@@ -264,8 +290,13 @@ static IS_EMPTY: AtomicBool = AtomicBool::new(true);
 
 extern "C" fn before_fork() {
     if is_own_process() {
+        let blocked = sys::Signals::ALL.set();
         IS_EMPTY.store(close(), SeqCst);
+        if IS_EMPTY.load(SeqCst) && !on(Mutant::ForkedPlaceholders) {
+            descriptions::all_real_alone(Way::Fork); // [PRL13]
+        }
         FORKS.store(true, SeqCst);
+        blocked.set();
     }
 }
 
@@ -290,6 +321,7 @@ extern "C" fn after_fork_in_child() {
         return;
     }
     // The shared memory is not here; what knows of it is left as it is.
+    descriptions::forget_all();
     if let State::Open(door) = std::mem::replace(&mut *state(), State::New) {
         DESCRIPTORS.iter().for_each(|number| number.store(-1, SeqCst));
         files::none_is_open();

@@ -8,6 +8,41 @@ use crate::report::Way;
 use crate::settings::Settings;
 use crate::sys::{self, Signals};
 
+/// A thread that works on a placeholder, which no mount can do in its place: so it waits for a fork or a change of credentials.
+pub(crate) struct Within {
+    before: Signals,
+    errno: i32,
+}
+
+impl Within {
+    /// None in a process that only shares this memory, whose descriptors are its own.
+    pub(crate) fn enter() -> Option<Self> {
+        loop {
+            let errno = sys::errno();
+            let before = Signals::ALL.set();
+            match door::pass() {
+                Ok(true) => return Some(Self { before, errno }),
+                Ok(false) => {
+                    before.set();
+                    sys::pause();
+                }
+                Err(_) => {
+                    before.set();
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Within {
+    fn drop(&mut self) {
+        door::passed();
+        sys::set_errno(self.errno);
+        self.before.set();
+    }
+}
+
 /// A thread in a call.
 pub(crate) struct Inside {
     door: Option<Arc<Door>>,

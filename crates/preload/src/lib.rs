@@ -37,6 +37,18 @@
 //! [PRL11] *A file of the door is closed with a descriptor of it*, so that nobody holds a file that the program has given back. It is opened
 //!       anew for other descriptors. What is closed past this library is held until 64 others were written or the process ends.
 //!
+//! Where `tandemfs run --placeholders` asks for it, regular files are opened by the door alone (`descriptions.rs`):
+//!
+//! [PRL12] *A placeholder reaches no file.* It is a descriptor of the kernel's that can do nothing, so a call that is missed fails. Its file is that
+//!       of the number only while the kernel says that a placeholder is there: whoever closed it past this library has closed it.
+//! [PRL13] *Who gets a descriptor gets a real one.* Before a fork, another program, a message, a duplicate, and every call that is not served here,
+//!       a placeholder becomes a descriptor of the mount under the same number, with access, flags, offset and close-on-exec of before; the
+//!       daemon has the file opened, also one without a name, by what the open file of the door may do, whatever its mode is now. Threads that
+//!       work on it finish first. The description ends with that, so the offset has one owner.
+//! [PRL14] *What the kernel has more of than bytes goes one way.* When a file is mapped, locked (`fcntl`) or sent, all descriptors of it in this process
+//!       become real, and it is opened by the mount from then on: the kernel then knows its size, and closing ends its locks.
+//! [PRL15] *Programs are written by the mount*, which knows whether they are being executed (ETXTBSY).
+//!
 //! A panic ends the program with its sentence, as it does at every `extern "C"` function.
 //!
 //! *Architecture invariant:* only the functions of `symbols` are exported; what an operation does is not known here.
@@ -45,6 +57,7 @@
 
 mod allocator;
 mod call;
+mod descriptions;
 mod directories;
 mod door;
 mod files;

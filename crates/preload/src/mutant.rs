@@ -32,6 +32,18 @@ pub(crate) enum Mutant {
     GrowsByDoor,
     /// [PRL11]: a file stays open behind its close.
     KeptBehindClose,
+    /// [PRL4]: a fork does not wait until nobody is inside.
+    ForkInside,
+    /// [PRL5]: a change whose answer did not come is made again by the mount.
+    ChangeRepeated,
+    /// [PRL12]: it is not asked whether a number still is a placeholder.
+    PlaceholderNotAsked,
+    /// [PRL13]: a child inherits placeholders.
+    ForkedPlaceholders,
+    /// [PRL13]: what becomes real begins at its start.
+    OffsetLost,
+    /// [PRL14]: what becomes real is still opened by the door, too.
+    BothWays,
 }
 
 #[cfg(feature = "mutants")]
@@ -44,7 +56,7 @@ static SELECTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(
 #[cfg(feature = "mutants")]
 pub(crate) fn select(name: &str) {
     use Mutant::*;
-    const ALL: [Mutant; 12] = [
+    const ALL: [Mutant; 18] = [
         MountpointRemembered,
         DirectoryRemembered,
         IdsRemembered,
@@ -57,6 +69,12 @@ pub(crate) fn select(name: &str) {
         AppendNotAsked,
         GrowsByDoor,
         KeptBehindClose,
+        ForkInside,
+        ChangeRepeated,
+        PlaceholderNotAsked,
+        ForkedPlaceholders,
+        OffsetLost,
+        BothWays,
     ];
     let Some(mutant) = ALL.into_iter().find(|mutant| format!("{mutant:?}") == name) else { panic!("{name}: no such bug") };
     SELECTED.store(mutant as u8, std::sync::atomic::Ordering::SeqCst);

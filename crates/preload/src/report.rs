@@ -45,6 +45,19 @@ numbered!(
         RemoveAttribute = "removexattr",
         Read = "pread",
         Write = "pwrite",
+        Open = "open",
+        ReadNext = "read",
+        WriteNext = "write",
+        Seek = "lseek",
+        StatOpen = "fstat",
+        Resize = "ftruncate",
+        Allocate = "fallocate",
+        Sync = "fsync",
+        ChangeOpen = "fchmod",
+        Terminal = "isatty",
+        Advise = "fadvise",
+        Close = "close",
+        Real = "real",
     }
 );
 
@@ -74,6 +87,13 @@ numbered!(
         UnknownFile = "mount: a file that cannot be opened by its path",
         OtherFile = "mount: the descriptor was closed at the same time",
         NoSpace = "mount: no space at the moment",
+        NotRegular = "mount: no regular file",
+        Executable = "mount: a program is opened for writing",
+        NoNumber = "mount: a number that no placeholder can have",
+        MostlyReal = "mount: most files of this process become real",
+        KernelNeeded = "mount: a call that needs the kernel's file",
+        Fork = "mount: a fork, or another program",
+        NotMadeReal = "nobody: the daemon could not open it by the mount",
     }
 );
 

@@ -22,6 +22,8 @@ pub(crate) struct Settings {
     pub(crate) user: u32,
     pub(crate) mount: Mount,
     pub(crate) calls_before: u32,
+    /// Regular files may be opened by the door alone.
+    pub(crate) placeholders: bool,
 }
 
 /// The mount, as the kernel names it.
@@ -60,7 +62,8 @@ pub(crate) fn read() -> bool {
         let socket = variable("TANDEMFS_RUN_SOCKET")?.into();
         let mount = Mount::of(&mountpoint)?;
         let calls_before = number("TANDEMFS_RUN_AFTER").unwrap_or(CALLS_BEFORE);
-        Some(Settings { mountpoint, socket, user: number("TANDEMFS_RUN_USER")?, mount, calls_before })
+        let placeholders = variable("TANDEMFS_RUN_PLACEHOLDERS").is_some();
+        Some(Settings { mountpoint, socket, user: number("TANDEMFS_RUN_USER")?, mount, calls_before, placeholders })
     };
     let Some(settings) = found() else { return false };
     #[cfg(feature = "mutants")]

@@ -5,7 +5,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::descriptions;
 use crate::mutant::{Mutant, on};
+use crate::report::Way;
 use crate::settings::Settings;
 
 /// Longer paths, with their NUL, are refused by the kernel.
@@ -65,13 +67,23 @@ fn without_slashes(path: &[u8]) -> Option<&[u8]> {
     }
 }
 
+/// Before the kernel follows a path that may name a descriptor, as `/dev/stdin` and `/proc/self/fd/3`, there are no placeholders ([PRL13]).
+pub(crate) fn before_path(path: &[u8]) {
+    const NAMES: [&[u8]; 3] = [b"/proc/", b"/dev/fd", b"/dev/std"];
+    if descriptions::are_there() && NAMES.iter().any(|name| path.starts_with(name)) {
+        descriptions::all_real(Way::KernelNeeded);
+    }
+}
+
 /// Asks the kernel where a path begins; none if that is not on the mount.
 ///
 /// # Safety
 /// `path` is null, or a text that ends with NUL and stays as it is.
 pub(crate) unsafe fn of<'p>(settings: &Settings, descriptor: c_int, path: *const c_char) -> Option<Begun<'p>> {
+    descriptions::real(descriptor); // no directory, or meant itself
     // SAFETY: the caller's text.
     let path = unsafe { text(path) }?;
+    before_path(path);
     let from = |descriptor, inode, rest| Begun { descriptor, inode, path: Path::new(OsStr::from_bytes(rest)) };
     if path[0] == b'/' {
         if let Some(rest) = inside(settings, path) {

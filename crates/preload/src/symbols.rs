@@ -7,6 +7,9 @@ mod data;
 mod descriptors;
 mod extended_attributes;
 mod names;
+mod open;
+mod placeholders;
+mod real;
 
 use std::ffi::c_int;
 

@@ -14,6 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <grp.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/select.h>
+#include <sys/socket.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
@@ -670,6 +674,318 @@ static void together(void) {
     SAY(sum_of("file"));
 }
 
+/* A system call that no library sees. */
+static long past_libc(long number, long a, long b, long c) {
+#ifdef __x86_64__
+    long result;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
+    return result;
+#else
+    register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b, x2 __asm__("x2") = c;
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
+    return x0;
+#endif
+}
+
+static void *appends_of_thread(void *argument) {
+    for (int round = 0; round < 300; round++) CHECK(write((int)(long)argument, "0123456789abcdef", 16) == 16);
+    return argument;
+}
+
+/* Opens, and what a description has: offset, flags, size. */
+static void files(void) {
+    char buffer[300];
+    struct stat found;
+    struct statx extended;
+    SAY(open("none", O_RDWR));
+    SAY(open("", O_RDWR));
+    SAY(open(".", O_RDWR));
+    SAY(open("none/x", O_RDWR | O_CREAT, 0600));
+    int file = open("file", O_RDWR | O_CREAT | O_EXCL, 0640);
+    SAY(file);
+    SAY(open("file", O_RDWR | O_CREAT | O_EXCL, 0640));
+    SAY(open("file", O_RDWR | O_DIRECTORY));
+    SAY(open("file/", O_RDONLY));
+    SAY(write(file, "0123456789", 10));
+    SAY(lseek(file, 0, SEEK_CUR));
+    SAY(read(file, buffer, 5));
+    SAY(lseek(file, -4, SEEK_END));
+    SAY(read(file, buffer, 100));
+    SAY(memcmp(buffer, "6789", 4));
+    SAY(lseek(file, -1, SEEK_SET));
+    SAY(lseek(file, -100, SEEK_CUR));
+    SAY(lseek(file, LONG_MAX, SEEK_SET));
+    SAY(lseek(file, 1, SEEK_CUR));
+    SAY(lseek(file, 0, 77));
+    SAY(lseek(file, 0, SEEK_DATA));
+    SAY(lseek(file, 0, SEEK_HOLE));
+    SAY(lseek(file, 100, SEEK_DATA));
+    SAY(lseek(file, -1, SEEK_HOLE));
+    SAY(lseek(file, 2, SEEK_SET));
+    SAY(pwrite(file, "abc", 3, 20));
+    SAY(pread(file, buffer, 100, 8));
+    SAY(memcmp(buffer, "89\0\0\0\0\0\0\0\0\0\0abc", 15));
+    SAY(lseek(file, 0, SEEK_CUR));
+    struct iovec parts[3] = {{"one", 3}, {NULL, 0}, {"three", 5}}, into[2] = {{buffer, 4}, {buffer + 100, 100}};
+    SAY(writev(file, parts, 3));
+    SAY(lseek(file, 2, SEEK_SET));
+    SAY(readv(file, into, 2));
+    SAY(memcmp(buffer, "onet", 4) | memcmp(buffer + 100, "hree", 4));
+    SAY(writev(file, parts, -1));
+    SAY(read(file, NULL, 1));
+    SAY(read(file, buffer, 0));
+    SAY(fstat(file, &found));
+    SAY(found.st_size);
+    SAY(found.st_mode);
+    SAY(fstatat(file, "", &found, AT_EMPTY_PATH));
+    SAY(found.st_size);
+    SAY(statx(file, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &extended));
+    SAY(extended.stx_size);
+    SAY(fstatat(file, "x", &found, 0));
+    SAY(fstatat(file, "", &found, 0));
+    SAY(ftruncate(file, 4));
+    SAY(ftruncate(file, -1));
+    SAY(read(file, buffer, 100));
+    SAY(fallocate(file, 0, 0, 5000));
+    SAY(fallocate(file, 0, 0, 0));
+    SAY(fallocate(file, 0x1000, 0, 1));
+    SAY(posix_fadvise(file, 0, 0, POSIX_FADV_WILLNEED));
+    SAY(posix_fadvise(file, 0, 0, 99));
+    SAY(posix_fadvise(file, 0, -1, 0));
+    SAY(fsync(file));
+    SAY(fdatasync(file));
+    SAY(isatty(file));
+    SAY(fchmod(file, 0604));
+    SAY(fchown(file, 7, 8));
+    struct timespec times[2] = {{1000000000, 5}, {0, UTIME_OMIT}};
+    SAY(futimens(file, times));
+    SAY(stat("file", &found));
+    SAY(found.st_mode);
+    SAY(found.st_uid * 100 + found.st_gid);
+    SAY(found.st_atime);
+    SAY(found.st_size);
+    int reader = open("file", O_RDONLY), writer = open("file", O_WRONLY | O_TRUNC), appender = open("file", O_WRONLY | O_APPEND);
+    SAY(fstat(file, &found));
+    SAY(found.st_size);
+    SAY(write(reader, "x", 1));
+    SAY(read(writer, buffer, 1));
+    SAY(ftruncate(reader, 1));
+    SAY(write(writer, "written", 7));
+    SAY(write(appender, "end", 3));
+    SAY(lseek(appender, 0, SEEK_CUR));
+    SAY(lseek(appender, 0, SEEK_SET));
+    SAY(write(appender, "END", 3));
+    SAY(lseek(appender, 0, SEEK_CUR));
+    SAY(pwrite(appender, "!", 1, 0));
+    SAY(read(reader, buffer, 100));
+    SAY(memcmp(buffer, "writtenendEND!", 14));
+    SAY(close(writer));
+    SAY(close(writer));
+    SAY(read(writer, buffer, 1));
+    SAY(write(writer, "x", 1));
+    SAY(fstat(writer, &found));
+    SAY(open("made", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0200) == writer);
+    SAY(write(writer, "made", 4));
+    SAY(fcntl(writer, F_GETFD));
+    SAY(fcntl(writer, F_SETFD, 0));
+    SAY(fcntl(writer, F_GETFD));
+    SAY(fcntl(writer, F_GETFL) & (O_ACCMODE | O_APPEND));
+    SAY(write(writer, "more", 4));
+    SAY(stat("made", &found));
+    SAY(found.st_size);
+    SAY(openat(reader, "x", O_RDONLY));
+    /* Duplicates share the offset. */
+    SAY(lseek(reader, 3, SEEK_SET));
+    int twin = dup(reader);
+    SAY(read(twin, buffer, 2));
+    SAY(lseek(reader, 0, SEEK_CUR));
+    int other = open("made", O_RDWR | O_CREAT, 0600);
+    SAY(dup2(other, reader) == reader);
+    SAY(read(reader, buffer, 100));
+    SAY(lseek(other, 0, SEEK_CUR));
+    SAY(dup2(99, other));
+    SAY(dup2(other, other) == other);
+    SAY(fcntl(other, F_DUPFD, 50));
+    SAY(close(50));
+    SAY(write(other, "x", 1));
+    SAY(close(reader) | close(twin) | close(other));
+    /* Locks, which end with any descriptor of the file. */
+    SAY(close(file) | close(appender));
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    int first = open("file", O_RDWR), second = open("file", O_RDONLY);
+    SAY(fcntl(first, F_SETLK, &lock));
+    SAY(close(second));
+    int third = open("file", O_RDONLY);
+    SAY(fcntl(first, F_SETLK, &lock));
+    SAY(close(third));
+    pid_t child = fork();
+    if (child == 0) {
+        lock.l_type = F_WRLCK;
+        _exit(fcntl(first, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK ? 3 : 4);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    SAY(WEXITSTATUS(status));
+    SAY(flock(first, LOCK_EX));
+    /* Who waits, maps, sends, or has a name for it. */
+    int plain = open("plain", O_RDWR | O_CREAT, 0600), copy = open("copy", O_RDWR | O_CREAT, 0600);
+    SAY(write(plain, "plain text", 10));
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(plain, &set);
+    SAY(select(plain + 1, &set, NULL, NULL, NULL));
+    struct pollfd polled = {plain, POLLIN | POLLOUT, 0};
+    SAY(poll(&polled, 1, 0));
+    SAY(polled.revents);
+    off_t from = 0;
+    SAY(sendfile(copy, plain, &from, 100));
+    SAY(write(copy, "!", 1));
+    SAY(sum_of("copy"));
+    int mapped = open("mapped", O_RDWR | O_CREAT, 0600), beside = open("mapped", O_RDWR);
+    SAY(write(mapped, "to be mapped", 12));
+    char *map = mmap(NULL, 100, PROT_READ | PROT_WRITE, MAP_SHARED, mapped, 0);
+    CHECK(map != MAP_FAILED);
+    SAY(write(beside, "TO", 2));
+    SAY(memcmp(map, "TO be", 5));
+    SAY(lseek(mapped, 0, SEEK_CUR));
+    SAY(munmap(map, 100));
+    snprintf(buffer, sizeof buffer, "/proc/self/fd/%d", plain);
+    int again = open(buffer, O_RDONLY);
+    SAY(read(again, buffer, 5));
+    SAY(lseek(plain, 0, SEEK_CUR));
+    SAY(memcmp(buffer, "plain", 5));
+    FILE *stream = fdopen(open("stream", O_RDWR | O_CREAT, 0600), "w");
+    CHECK(stream && fputs("by stdio", stream) >= 0 && fclose(stream) == 0);
+    SAY(stat("stream", &found));
+    SAY(found.st_size);
+    int printed = open("printed", O_WRONLY | O_CREAT, 0600);
+    SAY(write(printed, "a", 1));
+    SAY(dprintf(printed, "%s %d %.1f", "text", 7, 1.5));
+    SAY(stat("printed", &found));
+    SAY(found.st_size);
+    /* Numbers of the standard streams. */
+    int kept = dup(1);
+    fflush(stdout), close(1);
+    int standard = open("standard", O_WRONLY | O_CREAT, 0600);
+    printf("to standard output\n"), fflush(stdout);
+    CHECK(dup2(kept, 1) == 1 && close(kept) == 0);
+    SAY(standard);
+    SAY(stat("standard", &found));
+    SAY(found.st_size);
+    /* Closed by a call that nobody sees, and another file under its number. */
+    int secret = open("secret", O_RDWR | O_CREAT, 0600);
+    CHECK(write(secret, "secret", 6) == 6 && lseek(secret, 0, SEEK_SET) == 0);
+    CHECK(past_libc(SYS_close, secret, 0, 0) == 0);
+    SAY(read(secret, buffer, 6));
+    secret = open("secret", O_RDWR);
+    CHECK(past_libc(SYS_close, secret, 0, 0) == 0 && past_libc(SYS_openat, AT_FDCWD, (long)"/proc/sys/kernel/ostype", O_RDONLY) == secret);
+    SAY(read(secret, buffer, 5));
+    SAY(memcmp(buffer, "Linux", 5));
+    SAY(close(secret));
+    /* Threads write one description while it becomes another's. */
+    int together = open("together", O_RDWR | O_CREAT, 0600);
+    pthread_t threads[4];
+    for (int number = 0; number < 4; number++) CHECK(pthread_create(&threads[number], NULL, appends_of_thread, (void *)(long)together) == 0);
+    usleep(2000);
+    int copied = dup(together);
+    for (int number = 0; number < 4; number++) pthread_join(threads[number], NULL);
+    SAY(lseek(copied, 0, SEEK_CUR));
+    SAY(sum_of("together"));
+    for (int number = 0; number < 300; number++) {
+        int many = open("many", O_RDWR | O_CREAT | O_APPEND, 0600);
+        CHECK(many >= 0 && write(many, "x", 1) == 1 && close(many) == 0);
+    }
+    SAY(stat("many", &found));
+    SAY(found.st_size);
+}
+
+/* What children and programs that are started get of what is open. */
+static void inherits(void) {
+    char buffer[100], words[200];
+    int status, file = open("file", O_RDWR | O_CREAT, 0600), gone = open("gone", O_RDWR | O_CREAT, 0600), closed = open("closed", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    CHECK(write(file, "parent ", 7) == 7 && write(gone, "without a name", 14) == 14 && unlink("gone") == 0 && fchmod(file, 0) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(write(file, "child ", 6) == 6 && pread(gone, buffer, 14, 0) == 14 && memcmp(buffer, "without a name", 14) == 0);
+        CHECK(write(closed, "too", 3) == 3);
+        int own = open("own", O_RDWR | O_CREAT, 0600);
+        CHECK(own >= 0 && write(own, "own", 3) == 3 && close(own) == 0);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    SAY(status);
+    SAY(lseek(file, 0, SEEK_CUR));
+    SAY(lseek(closed, 0, SEEK_CUR));
+    SAY(write(file, "parent again", 12));
+    int next = open("next", O_RDWR | O_CREAT, 0600);
+    SAY(write(next, "begin ", 6));
+    snprintf(words, sizeof words, "echo by system >&%d; test -e /proc/self/fd/%d && echo open", next, closed);
+    SAY(system(words));
+    SAY(lseek(next, 0, SEEK_CUR));
+    int output = open("output", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    posix_spawn_file_actions_t actions;
+    char *echo[] = {"echo", "by spawn", NULL};
+    CHECK(posix_spawn_file_actions_init(&actions) == 0 && posix_spawn_file_actions_adddup2(&actions, output, 1) == 0);
+    CHECK(posix_spawnp(&child, "echo", &actions, NULL, echo, environ) == 0 && waitpid(child, &status, 0) == child);
+    SAY(lseek(output, 0, SEEK_CUR));
+    int spoken = open("spoken", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    child = vfork();
+    if (child == 0) {
+        if (dup2(spoken, 1) != 1) _exit(1);
+        execlp("echo", "echo", "by", "vfork", (char *)NULL);
+        _exit(1);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    SAY(lseek(spoken, 0, SEEK_CUR));
+    int asked = open("asked", O_RDWR | O_CREAT, 0600);
+    CHECK(write(asked, "for popen", 9) == 9 && lseek(asked, 0, SEEK_SET) == 0);
+    snprintf(words, sizeof words, "cat <&%d", asked);
+    FILE *stream = popen(words, "r");
+    CHECK(stream);
+    SAY(fread(buffer, 1, 100, stream));
+    SAY(pclose(stream));
+    /* Sent to another process. */
+    int ends[2], sent = open("sent", O_RDWR | O_CREAT, 0600);
+    CHECK(write(sent, "sent", 4) == 4 && socketpair(AF_UNIX, SOCK_DGRAM, 0, ends) == 0);
+    char control[CMSG_SPACE(sizeof sent)] = {0};
+    struct iovec part = {"x", 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET, head->cmsg_type = SCM_RIGHTS, head->cmsg_len = CMSG_LEN(sizeof sent);
+    memcpy(CMSG_DATA(head), &sent, sizeof sent);
+    SAY(sendmsg(ends[0], &message, 0));
+    part.iov_base = buffer, message.msg_controllen = sizeof control;
+    SAY(recvmsg(ends[1], &message, 0));
+    int received;
+    memcpy(&received, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof received);
+    SAY(write(received, " by the other", 13));
+    SAY(lseek(sent, 0, SEEK_CUR));
+    /* Other ids, with what was open before. */
+    int private = open("private", O_RDWR | O_CREAT, 0600);
+    SAY(write(private, "of root", 7));
+    CHECK(seteuid(65534) == 0);
+    SAY(write(private, " still", 6));
+    SAY(open("private", O_RDWR));
+    SAY(open("other", O_RDWR | O_CREAT, 0600));
+    CHECK(seteuid(0) == 0);
+    SAY(close(private));
+    SAY(sum_of("private"));
+    int late = open("late", O_RDWR | O_CREAT, 0600);
+    SAY(write(late, "late ", 5));
+    fflush(stdout);
+    snprintf(words, sizeof words, "echo by exec >&%d; stat -c '%%n %%s %%a' file next output spoken sent late own closed; cat <&%d; echo done", late, file);
+    execl("/bin/bash", "bash", "-c", words, (char *)NULL);
+    CHECK(0);
+}
+
+/* One call, at a moment that the test chooses, whose place is another's when it has failed. */
+static void once(void) {
+    CHECK(mkdir(in("before"), 0700) == 0 && chdir("/") == 0);
+    printf("ready\n"), fflush(stdout);
+    CHECK(getchar() == '\n');
+    SAY(mkdir(in("made"), 0700));
+}
+
 /* Writes a file, closes it, and waits while others remove it. */
 static void gives_back(void) {
     int file = made("file", 50000);
@@ -698,7 +1014,7 @@ int main(int count, char **words) {
     const struct { const char *name; void (*run)(void); } all[] = {
         {"calls", calls}, {"structures", structures}, {"signals", signals}, {"forks", forks}, {"closes", closes},
         {"ids", ids}, {"roots", roots}, {"data", data}, {"numbers", numbers},
-        {"together", together}, {"gives_back", gives_back}, {"until_it_fails", until_it_fails},
+        {"together", together}, {"files", files}, {"inherits", inherits}, {"once", once}, {"gives_back", gives_back}, {"until_it_fails", until_it_fails},
     };
     for (unsigned number = 0; number < sizeof all / sizeof *all; number++)
         if (!strcmp(all[number].name, words[1])) { all[number].run(); printf("done\n"); return 0; }

@@ -15,9 +15,14 @@ const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(4);
 
 /// What a part of the client says by the door of a process with a bug; the error is what is wrong with it.
 fn part_with(scene: &Scene, part: &str, bug: &str) -> Result<(), String> {
+    part_under(scene, part, bug, &["--report"])
+}
+
+/// As [`part_with`], with options of `tandemfs run`.
+fn part_under(scene: &Scene, part: &str, bug: &str, options: &[&str]) -> Result<(), String> {
     let (first, second) = (scene.directory(&format!("{part}-mount-{bug}")), scene.directory(&format!("{part}-door-{bug}")));
     let mount = said(&run(Command::new(&scene.client).args([part, &first])), part);
-    let mut command = scene.under(&["--report"]);
+    let mut command = scene.under(options);
     let output = run(command.env("TANDEMFS_RUN_MUTANT", bug).args(["timeout", "-k", "1", SECONDS, &scene.client, part, &second]));
     let (door, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(!errors.contains("no such bug"), "{errors}");
@@ -144,4 +149,66 @@ fn growth_that_the_kernel_does_not_know_is_caught() {
 #[test]
 fn files_that_are_kept_behind_their_close_are_caught() {
     is_caught("KeptBehindClose", gives_back_with);
+}
+
+fn is_caught_with_placeholders(bug: &str, part: &str) {
+    is_caught(bug, |scene, bug| part_under(scene, part, bug, &["--report", "--placeholders"]));
+}
+
+#[test]
+fn a_number_that_is_no_placeholder_any_more_is_caught() {
+    is_caught_with_placeholders("PlaceholderNotAsked", "files");
+}
+
+#[test]
+fn placeholders_of_children_are_caught() {
+    is_caught_with_placeholders("ForkedPlaceholders", "inherits");
+}
+
+#[test]
+fn lost_offsets_are_caught() {
+    is_caught_with_placeholders("OffsetLost", "inherits");
+}
+
+#[test]
+fn a_file_that_goes_both_ways_is_caught() {
+    is_caught_with_placeholders("BothWays", "files");
+}
+
+#[test]
+fn a_fork_from_inside_is_caught() {
+    is_caught_by("ForkInside", "forks");
+}
+
+/// A directory is made by the door of a stopped daemon, which is killed when the mount is gone from its place. Who makes the call again makes
+/// it there.
+fn once_with(scene: &Scene, bug: &str) -> Result<(), String> {
+    let directory = scene.directory(&format!("once-{bug}"));
+    let mut command = scene.under(&[]);
+    command.env("TANDEMFS_RUN_MUTANT", bug).args([&scene.client, "once", &directory]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("run");
+    let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    output.read_line(&mut line).expect("read");
+    assert_eq!(line, "ready\n");
+    scene.mount.signal(rustix::process::Signal::STOP);
+    child.stdin.take().expect("a pipe").write_all(b"\n").expect("written");
+    std::thread::sleep(Duration::from_millis(500));
+    rustix::mount::unmount(scene.mount.root(), rustix::mount::UnmountFlags::DETACH).expect("detached");
+    fs::create_dir(&directory).expect("below the mount");
+    scene.mount.signal(rustix::process::Signal::KILL);
+    line.clear();
+    output.read_line(&mut line).expect("read");
+    assert!(child.wait().expect("ended").success());
+    let is_there = fs::exists(format!("{directory}/made")).expect("asked");
+    fs::remove_dir_all(&directory).expect("removed");
+    let refused = line.ends_with(&format!("= -1, {}\n", libc::ENOTCONN));
+    if refused && !is_there { Ok(()) } else { Err(format!("{line}, made: {is_there}")) }
+}
+
+#[test]
+fn a_change_that_is_made_again_is_caught() {
+    assert_eq!(once_with(&Scene::new(), ""), Ok(()), "without a bug");
+    let caught = once_with(&Scene::new(), "ChangeRepeated");
+    assert!(caught.is_err(), "ChangeRepeated escaped");
 }

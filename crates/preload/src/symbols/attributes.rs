@@ -6,6 +6,7 @@ use tandemfs_client::{AtFlags, Attributes, Time, Tree};
 
 use super::{HERE, refused, returned};
 use crate::call::{Kind, Named, by_path, leave_to_kernel};
+use crate::descriptions;
 use crate::next::interpose;
 use crate::report::Call;
 use crate::settings;
@@ -16,7 +17,7 @@ const STATX_FLAGS: c_int = STAT_FLAGS | libc::AT_STATX_FORCE_SYNC | libc::AT_STA
 /// What the door knows; the kernel says more of a file that it has open.
 const STATX_KNOWN: c_uint = libc::STATX_BASIC_STATS | libc::STATX_BTIME | libc::STATX_MNT_ID;
 /// The version of the structure that the old functions have on 64-bit machines.
-const STAT_VERSION: c_int = if cfg!(target_arch = "x86_64") { 1 } else { 0 };
+pub(super) const STAT_VERSION: c_int = if cfg!(target_arch = "x86_64") { 1 } else { 0 };
 
 fn followed(flags: c_int) -> AtFlags {
     if flags & libc::AT_SYMLINK_NOFOLLOW == 0 { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW }
@@ -29,13 +30,29 @@ unsafe fn attributes(call: Call, named: Named, flags: c_int) -> Option<Result<At
     unsafe { by_path(call, Kind::Looks, named, |start, path| start.target(path, followed(flags)).attributes()) }
 }
 
+/// Of a placeholder, with AT_EMPTY_PATH and without a path.
+///
+/// # Safety
+/// As stat(2)'s.
+unsafe fn attributes_of_open(call: Call, (descriptor, path): Named, flags: c_int) -> Option<Result<Attributes, tandemfs_client::Errno>> {
+    if !descriptions::is_taken(descriptor) {
+        return None;
+    }
+    // SAFETY: the caller's path.
+    if flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || unsafe { *path } == 0) {
+        return descriptions::by(call, descriptor, |open| open.file.attributes());
+    }
+    descriptions::real(descriptor); // no directory
+    None
+}
+
 /// The parts of a device number in 32 bits, as the kernel keeps it.
 fn device_parts(number: u64) -> (u32, u32) {
     let number = number as u32;
     (number >> 8 & 0xfff, number & 0xff | number >> 12 & 0xf_ff00)
 }
 
-fn fill(into: &mut libc::stat, found: &Attributes, device: u64) {
+pub(super) fn fill(into: &mut libc::stat, found: &Attributes, device: u64) {
     // SAFETY: all-zero is a value of this plain structure.
     *into = unsafe { std::mem::zeroed() };
     let (major, minor) = device_parts(found.device_number);
@@ -66,7 +83,9 @@ unsafe fn stat_by_door(named: Named, into: *mut libc::stat, flags: c_int) -> Opt
     }
     let device = settings::get()?.mount.device;
     // SAFETY: the caller's path.
-    match unsafe { attributes(Call::Stat, named, flags) }? {
+    let of_open = unsafe { attributes_of_open(Call::Stat, named, flags) };
+    // SAFETY: as above.
+    match of_open.or_else(|| unsafe { attributes(Call::Stat, named, flags) })? {
         Ok(found) => {
             // SAFETY: the caller's structure.
             fill(unsafe { &mut *into }, &found, device);
@@ -194,7 +213,9 @@ interpose! {
         }
         let Some(settings) = settings::get() else { return next() };
         // SAFETY: the caller's path.
-        match unsafe { attributes(Call::Statx, named, flags) } {
+        let of_open = unsafe { attributes_of_open(Call::Statx, named, flags) };
+        // SAFETY: as above.
+        match of_open.or_else(|| unsafe { attributes(Call::Statx, named, flags) }) {
             Some(Ok(found)) if found.node != settings.mount.root => {
                 // SAFETY: the caller's structure.
                 fill_extended(unsafe { &mut *into }, &found, &settings.mount, mask);

@@ -68,7 +68,7 @@ fn at(seconds: i64, nanoseconds: i64) -> Option<TimeToSet> {
 ///
 /// # Safety
 /// `times` is null, or two that can be read.
-unsafe fn two<T: Copy>(times: *const T, one: impl Fn(T) -> Option<TimeToSet>) -> Option<[TimeToSet; 2]> {
+pub(super) unsafe fn two<T: Copy>(times: *const T, one: impl Fn(T) -> Option<TimeToSet>) -> Option<[TimeToSet; 2]> {
     if times.is_null() {
         return Some([TimeToSet::Now; 2]);
     }
@@ -77,7 +77,7 @@ unsafe fn two<T: Copy>(times: *const T, one: impl Fn(T) -> Option<TimeToSet>) ->
     Some([one(accessed)?, one(modified)?])
 }
 
-fn of_timespec(time: libc::timespec) -> Option<TimeToSet> {
+pub(super) fn of_timespec(time: libc::timespec) -> Option<TimeToSet> {
     match time.tv_nsec {
         libc::UTIME_NOW => Some(TimeToSet::Now),
         libc::UTIME_OMIT => Some(TimeToSet::Omit),

@@ -1,5 +1,5 @@
 //! pread, pwrite and their vectored forms: bytes of a descriptor of the kernel's at an offset that the call says ([PRL7]–[PRL11] of `lib.rs`).
-//! Not read, write and lseek: the offset is the kernel's, and whoever shares the descriptor may move it at any moment. Not fstat, with which the
+//! Not read, write and lseek of real descriptors: the offset is the kernel's, and whoever shares the descriptor may move it at any moment. Not fstat, with which the
 //! kernel learns sizes that mappings, sendfile and copy_file_range go by; nor fsync, which costs the mount nothing.
 
 use std::ffi::{c_int, c_void};
@@ -8,6 +8,7 @@ use tandemfs_client::{Errno, Error, File, Result, Unless, Why};
 
 use super::refused;
 use crate::call::{Kind, by_door};
+use crate::descriptions;
 use crate::files::{self, Transfer};
 use crate::hints;
 use crate::mutant::{Mutant, on};
@@ -18,12 +19,21 @@ use crate::settings;
 /// Most bytes of a call by the door: as much as its daemon serves without handing it on.
 const BYTES_MAX: usize = 16 << 10;
 const PARTS_MAX: usize = 64;
+/// Most bytes of several parts by a placeholder.
+const TOGETHER_MAX: usize = 1 << 20;
 /// Calls of a descriptor that is elsewhere before the kernel is asked again.
 const ELSEWHERE: u32 = 64;
 
+/// Most parts of a call, and most bytes of several together.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) parts: usize,
+    pub(super) bytes: usize,
+}
+
 /// Where the bytes of a call are.
 #[derive(Clone, Copy)]
-struct Parts<'p> {
+pub(super) struct Parts<'p> {
     parts: &'p [libc::iovec],
     bytes: usize,
 }
@@ -34,12 +44,22 @@ impl<'p> Parts<'p> {
     /// # Safety
     /// The parts can be read.
     unsafe fn of(parts: *const libc::iovec, count: c_int) -> Option<Self> {
-        let count = usize::try_from(count).ok().filter(|count| (1..=PARTS_MAX).contains(count) && !parts.is_null())?;
+        // SAFETY: the caller's parts.
+        unsafe { Self::within(parts, count, Limits { parts: PARTS_MAX, bytes: BYTES_MAX }) }.filter(|parts| parts.bytes <= BYTES_MAX)
+    }
+
+    /// None for what is beyond the limits, for no bytes, and for null pointers.
+    ///
+    /// # Safety
+    /// The parts can be read.
+    pub(super) unsafe fn within(parts: *const libc::iovec, count: c_int, most: Limits) -> Option<Self> {
+        let count = usize::try_from(count).ok().filter(|count| (1..=most.parts).contains(count) && !parts.is_null())?;
         // SAFETY: so many parts of the caller's.
         let parts = unsafe { std::slice::from_raw_parts(parts, count) };
         let is_there = |part: &libc::iovec| part.iov_len == 0 || !part.iov_base.is_null();
         let bytes = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.iov_len))?;
-        ((1..=BYTES_MAX).contains(&bytes) && parts.iter().all(is_there)).then_some(Self { parts, bytes })
+        let fits = bytes <= if count == 1 { isize::MAX as usize } else { most.bytes };
+        (bytes > 0 && fits && parts.iter().all(is_there)).then_some(Self { parts, bytes })
     }
 
     fn filled(self) -> impl Iterator<Item = &'p libc::iovec> {
@@ -48,7 +68,7 @@ impl<'p> Parts<'p> {
 
     /// # Safety
     /// The parts are memory of the caller's.
-    unsafe fn write_to(self, file: &File, offset: u64, unless: Unless) -> Result<usize> {
+    pub(super) unsafe fn write_to(self, file: &File, offset: u64, unless: Unless) -> Result<usize> {
         // SAFETY: the caller's memory.
         let of = |part: &libc::iovec| unsafe { std::slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len) };
         match self.parts {
@@ -57,9 +77,22 @@ impl<'p> Parts<'p> {
         }
     }
 
+    /// As [`File::append`].
+    ///
+    /// # Safety
+    /// The parts are memory of the caller's.
+    pub(super) unsafe fn append_to(self, file: &File) -> Result<(usize, u64)> {
+        // SAFETY: the caller's memory.
+        let of = |part: &libc::iovec| unsafe { std::slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len) };
+        match self.parts {
+            [only] => file.append(of(only)),
+            _ => file.append(&self.filled().map(of).collect::<Vec<_>>().concat()),
+        }
+    }
+
     /// # Safety
     /// The parts are memory of the caller's that can be written.
-    unsafe fn read_from(self, file: &File, offset: u64, unless: Unless) -> Result<usize> {
+    pub(super) unsafe fn read_from(self, file: &File, offset: u64, unless: Unless) -> Result<usize> {
         if let [only] = self.parts {
             // SAFETY: the caller's memory.
             let into = unsafe { std::slice::from_raw_parts_mut(only.iov_base.cast::<u8>(), only.iov_len) };
@@ -84,6 +117,10 @@ impl<'p> Parts<'p> {
 /// As preadv(2)'s and pwritev(2)'s.
 unsafe fn by_offset(transfer: Transfer, descriptor: c_int, parts: *const libc::iovec, parts_count: c_int, offset: i64) -> Option<isize> {
     let settings = settings::get()?;
+    if descriptions::is_taken(descriptor) {
+        // SAFETY: the caller's arguments.
+        return unsafe { by_placeholder(transfer, descriptor, parts, parts_count, offset) };
+    }
     let is_read = transfer == Transfer::Read;
     if is_read && !files::are_open() {
         return None; // no file has its turn by the door
@@ -123,6 +160,28 @@ unsafe fn by_offset(transfer: Transfer, descriptor: c_int, parts: *const libc::i
             Err(Error::Errno(Errno::NOMEM)) => Err(Way::NoMemory),
             Err(Error::Errno(Errno::NOSPC)) => Err(Way::NoSpace),
             other => Ok(other),
+        }
+    })?;
+    Some(done.map_or_else(refused, |bytes| bytes as isize))
+}
+
+/// A transfer by the open file that a placeholder stands for.
+///
+/// # Safety
+/// As preadv(2)'s and pwritev(2)'s.
+unsafe fn by_placeholder(transfer: Transfer, descriptor: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> Option<isize> {
+    // SAFETY: the caller's parts.
+    let parts = unsafe { Parts::within(parts, count, Limits { parts: PARTS_MAX, bytes: TOGETHER_MAX }) };
+    let (Some(parts), Ok(from)) = (parts, u64::try_from(offset)) else {
+        descriptions::real(descriptor);
+        return None;
+    };
+    let call = if transfer == Transfer::Read { Call::Read } else { Call::Write };
+    // SAFETY: the caller's memory.
+    let done = descriptions::by(call, descriptor, |open| unsafe {
+        match transfer {
+            Transfer::Read => parts.read_from(&open.file, from, Unless::default()),
+            Transfer::Write => parts.write_to(&open.file, from, Unless::default()),
         }
     })?;
     Some(done.map_or_else(refused, |bytes| bytes as isize))
@@ -168,6 +227,9 @@ macro_rules! vectored_with_flags {
         fn $name(descriptor: c_int, parts: *const libc::iovec, count: c_int, offset: libc::off_t, flags: c_int) -> isize, |next| {
             // SAFETY: the caller's arguments. With an offset of −1 the kernel's counts.
             let done = if flags == 0 { unsafe { by_offset(Transfer::$transfer, descriptor, parts, count, offset) } } else { None };
+            if done.is_none() {
+                descriptions::real(descriptor);
+            }
             done.unwrap_or_else(next)
         }
     )*} };

@@ -4,11 +4,13 @@
 use std::ffi::{c_int, c_long, c_uint};
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::descriptions;
 use crate::door::{DESCRIPTORS, end, without_connection};
 use crate::files;
 use crate::mutant::{Mutant, on};
 use crate::next::interpose;
-use crate::sys;
+use crate::report::Way;
+use crate::{settings, sys};
 
 fn is_ours(descriptor: c_int) -> bool {
     descriptor >= 0 && !on(Mutant::OursClosed) && DESCRIPTORS.iter().any(|ours| ours.load(Relaxed) == descriptor)
@@ -59,11 +61,22 @@ interpose! {
         if is_ours(descriptor) {
             return no_descriptor();
         }
+        if descriptions::close(descriptor) {
+            return 0;
+        }
         files::closing(descriptor);
         next()
     }
 
+    fn __close(descriptor: c_int) -> c_int, |next| {
+        if is_ours(descriptor) {
+            return no_descriptor();
+        }
+        if descriptions::close(descriptor) { 0 } else { next() }
+    }
+
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, |next| {
+        close_placeholders(first, last, flags.cast_unsigned());
         files::closing_many();
         match around(first, last) {
             Some(parts) => close_range_around(parts, flags.cast_unsigned()),
@@ -78,6 +91,7 @@ interpose! {
         if is_ours(new) {
             return without_connection(next);
         }
+        [old, new].into_iter().for_each(descriptions::real);
         if old != new {
             files::closing(new);
         }
@@ -91,18 +105,25 @@ interpose! {
         if is_ours(new) {
             return without_connection(next);
         }
+        [old, new].into_iter().for_each(descriptions::real);
         if old != new {
             files::closing(new);
         }
         next()
     }
 
+    fn fcntl(descriptor: c_int, command: c_int, argument: c_long) -> c_int, |next| { before_control(descriptor, command); next() }
+    fn fcntl64(descriptor: c_int, command: c_int, argument: c_long) -> c_int, |next| { before_control(descriptor, command); next() }
+    fn __fcntl(descriptor: c_int, command: c_int, argument: c_long) -> c_int, |next| { before_control(descriptor, command); next() }
+
     fn syscall(
         number: c_long, first: c_long, second: c_long, third: c_long, fourth: c_long, fifth: c_long, sixth: c_long
     ) -> c_long, |next| {
         match number {
             libc::SYS_close if is_ours(first as c_int) => return no_descriptor().into(),
+            libc::SYS_close if descriptions::close(first as c_int) => return 0,
             libc::SYS_close_range => {
+                close_placeholders(first as c_uint, second as c_uint, third as c_uint);
                 if let Some(parts) = around(first as c_uint, second as c_uint) {
                     return close_range_around(parts, third as c_uint).into();
                 }
@@ -124,9 +145,50 @@ interpose! {
                 // SAFETY: a plain call.
                 return unsafe { super::changes::umask(first as libc::mode_t) }.into();
             }
-            _ => {}
+            _ => before_call(number, [first, second, third, fifth]),
         }
         next()
+    }
+}
+
+/// Before fcntl(2): what a placeholder has of its own are the flags of the descriptor. Whoever locks a file has nothing else open of it but real
+/// descriptors, since the end of any of them ends the locks.
+fn before_control(descriptor: c_int, command: c_int) {
+    match command {
+        libc::F_GETFD | libc::F_SETFD => {}
+        libc::F_SETLK | libc::F_SETLKW => {
+            descriptions::real(descriptor);
+            let settings = settings::get().filter(|settings| settings.placeholders);
+            if let Some(found) = settings.and_then(|settings| settings.mount.known(descriptor)) {
+                descriptions::is_used_by_kernel(found.stx_ino);
+            }
+        }
+        _ => descriptions::real(descriptor),
+    }
+}
+
+/// Before a call of any kind: whatever looks like the number of a placeholder among its arguments becomes real.
+fn before_call(number: c_long, arguments: [c_long; 4]) {
+    match number {
+        libc::SYS_clone | libc::SYS_clone3 | libc::SYS_execve | libc::SYS_execveat => descriptions::all_real(Way::Fork),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork | libc::SYS_vfork => descriptions::all_real(Way::Fork),
+        libc::SYS_io_uring_setup | libc::SYS_io_setup => descriptions::end(),
+        libc::SYS_prlimit64 if arguments[2] != 0 => end(),
+        libc::SYS_sendmsg | libc::SYS_sendmmsg | libc::SYS_ppoll | libc::SYS_pselect6 => descriptions::all_real(Way::KernelNeeded),
+        // Of locks, this library's own among them.
+        libc::SYS_futex | libc::SYS_futex_waitv | libc::SYS_getrandom | libc::SYS_gettid => {}
+        _ if descriptions::are_there() => arguments.iter().for_each(|argument| descriptions::real(*argument as c_int)),
+        _ => {}
+    }
+}
+
+/// close_range(2) of placeholders.
+fn close_placeholders(first: c_uint, last: c_uint, flags: c_uint) {
+    if flags & libc::CLOSE_RANGE_UNSHARE != 0 {
+        descriptions::all_real(Way::Fork); // others keep theirs
+    } else if flags & libc::CLOSE_RANGE_CLOEXEC == 0 {
+        descriptions::close_all(first, last);
     }
 }
 
@@ -137,6 +199,7 @@ interpose! {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn closefrom(first: c_int) {
     static NEXT: crate::next::Next = crate::next::Next::new("closefrom\0");
+    close_placeholders(first.max(0).cast_unsigned(), c_uint::MAX, 0);
     files::closing_many();
     match around(first.max(0).cast_unsigned(), c_uint::MAX) {
         Some(parts) => {

@@ -1,0 +1,364 @@
+//! Open files of the door under numbers that the kernel knows as placeholders ([PRL12]–[PRL15] of `lib.rs`).
+//!
+//! A placeholder is a descriptor that can do nothing: O_PATH of the symbolic link `/proc/self`. A call that was missed fails (EBADF, ELOOP,
+//! ENOTDIR) and reaches no file. Behind it is a description, which has the open file of the door and the offset. Each description has one
+//! number: what would share it makes it real before.
+
+use std::ffi::c_int;
+use std::os::fd::IntoRawFd;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tandemfs_client::{Errno, Error, File, Result};
+
+use crate::door::Door;
+use crate::inside::Within;
+use crate::mutant::{Mutant, on};
+use crate::report::{Call, Way, count};
+use crate::sys;
+
+/// Numbers below are those of standard input, output and error, which libc's streams have without a call that could be seen.
+const NUMBERS_FROM: c_int = 3;
+const NUMBERS: usize = 1024;
+/// Files that are the mount's in this process: most of them, after which all are.
+const FILES_OF_MOUNT_MAX: usize = 1024;
+
+/// A file that is opened by the door and becomes real soon costs more than one of the mount. What closes as a placeholder counts one, what
+/// becomes real so many against it, and below zero the next opens go by the mount.
+const COST_OF_REAL: i32 = 4;
+const SCORE: std::ops::RangeInclusive<i32> = -64..=32;
+
+/// An open file of a program.
+pub(crate) struct Description {
+    pub(crate) file: Arc<File>,
+    inode: u64,
+    /// O_APPEND: writes go to the end.
+    pub(crate) appends: bool,
+    /// Nothing from the moment on at which the descriptor is real.
+    position: Mutex<Option<u64>>,
+    /// Its connection keeps its descriptors ([PRL6]) until the last file of it is closed.
+    _door: Arc<Door>,
+}
+
+/// By number.
+static TABLE: Mutex<Vec<Option<Arc<Description>>>> = Mutex::new(Vec::new());
+static TAKEN: [AtomicBool; NUMBERS] = [const { AtomicBool::new(false) }; NUMBERS];
+static COUNT: AtomicU32 = AtomicU32::new(0);
+/// No more placeholders in this process.
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+static SAVED: AtomicI32 = AtomicI32::new(0);
+/// Inodes that only the mount opens, since the kernel has more of them than bytes: mappings, locks, pages that it sends.
+static FILES_OF_MOUNT: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+/// What a placeholder is, once the first is made.
+static IDENTITY: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A number that nobody knows yet.
+pub(crate) struct Reserved(c_int);
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        sys::close(self.0);
+    }
+}
+
+/// What a descriptor is, as long as it is a symbolic link.
+fn identity(number: c_int) -> Option<[u64; 2]> {
+    let found = sys::known(number, c"", libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW, libc::STATX_INO | libc::STATX_TYPE)?;
+    let is_link = u32::from(found.stx_mode) & libc::S_IFMT == libc::S_IFLNK;
+    is_link.then(|| [libc::makedev(found.stx_dev_major, found.stx_dev_minor), found.stx_ino])
+}
+
+/// Whether the kernel has a placeholder of that number now ([PRL12]).
+fn is_placeholder(number: c_int) -> bool {
+    on(Mutant::PlaceholderNotAsked) || identity(number) == Some(IDENTITY.each_ref().map(|word| word.load(Relaxed)))
+}
+
+/// Takes a number for a file that is about to be opened, as open(2) would.
+pub(crate) fn reserve(flags: c_int) -> std::result::Result<std::result::Result<Reserved, Errno>, Way> {
+    let flags = libc::O_PATH | libc::O_NOFOLLOW | flags & libc::O_CLOEXEC;
+    let arguments = [libc::AT_FDCWD as usize, c"/proc/self".as_ptr() as usize, flags as usize, 0, 0];
+    // SAFETY: the path ends with NUL.
+    let number = match unsafe { sys::call(libc::SYS_openat, arguments) } {
+        number @ 0.. => Reserved(number as c_int),
+        failed if failed == -(libc::EMFILE as isize) => return Ok(Err(Errno::MFILE)),
+        _ => return Err(Way::NoNumber),
+    };
+    if number.0 < NUMBERS_FROM || number.0 as usize >= NUMBERS {
+        return Err(Way::NoNumber);
+    }
+    let found = identity(number.0).ok_or(Way::NoNumber)?;
+    let known = IDENTITY.each_ref().map(|word| word.load(Relaxed));
+    if known[1] == 0 {
+        IDENTITY.iter().zip(found).for_each(|(known, found)| known.store(found, Relaxed));
+    } else if known != found {
+        return Err(Way::NoNumber); // another procfs
+    }
+    Ok(Ok(number))
+}
+
+/// Whether the next file that a program opens may be a placeholder. `always`: whatever it costs.
+pub(crate) fn may_open(always: bool) -> std::result::Result<(), Way> {
+    if IS_OVER.load(Relaxed) {
+        return Err(Way::KernelNeeded);
+    }
+    if !always && SAVED.load(Relaxed) < 0 {
+        score(1);
+        return Err(Way::MostlyReal);
+    }
+    Ok(())
+}
+
+fn score(change: i32) {
+    // Threads may lose changes of each other.
+    SAVED.store((SAVED.load(Relaxed) + change).clamp(*SCORE.start(), *SCORE.end()), Relaxed);
+}
+
+/// Whether the kernel has more of a file than bytes.
+pub(crate) fn is_of_mount(inode: u64) -> bool {
+    locked(&FILES_OF_MOUNT).contains(&inode)
+}
+
+fn leave_to_mount(inode: u64) {
+    let mut files = locked(&FILES_OF_MOUNT);
+    if files.contains(&inode) {
+        return;
+    }
+    if files.len() >= FILES_OF_MOUNT_MAX {
+        IS_OVER.store(true, Relaxed);
+        return;
+    }
+    files.push(inode);
+}
+
+/// A number has its file from now on; inside.
+pub(crate) fn add(number: Reserved, (file, door): (File, Arc<Door>), inode: u64, flags: c_int) -> c_int {
+    let (file, position) = (Arc::new(file), Mutex::new(Some(0)));
+    let description = Arc::new(Description { file, inode, appends: flags & libc::O_APPEND != 0, position, _door: door });
+    let mut table = locked(&TABLE);
+    if table.is_empty() {
+        table.resize(NUMBERS, None);
+    }
+    // What was there was closed past this library.
+    let before = table[number.0 as usize].replace(description);
+    if before.is_none() {
+        COUNT.fetch_add(1, Relaxed);
+    }
+    TAKEN[number.0 as usize].store(true, Relaxed);
+    drop(table);
+    drop(before);
+    let taken = number.0;
+    std::mem::forget(number);
+    taken
+}
+
+/// Whether there are placeholders.
+pub(crate) fn are_there() -> bool {
+    COUNT.load(Relaxed) > 0
+}
+
+/// Whether a number may be a placeholder.
+#[inline]
+pub(crate) fn is_taken(number: c_int) -> bool {
+    usize::try_from(number).ok().and_then(|number| TAKEN.get(number)).is_some_and(|taken| taken.load(Relaxed))
+}
+
+fn take(table: &mut [Option<Arc<Description>>], number: c_int) -> Option<Arc<Description>> {
+    let description = table.get_mut(usize::try_from(number).ok()?)?.take()?;
+    TAKEN[number as usize].store(false, Relaxed);
+    COUNT.fetch_sub(1, Relaxed);
+    Some(description)
+}
+
+/// The description of a number, if the kernel has a placeholder there; inside.
+fn description(number: c_int) -> Option<Arc<Description>> {
+    let mut table = locked(&TABLE);
+    let found = table.get(usize::try_from(number).ok()?)?.clone()?;
+    if is_placeholder(number) {
+        return Some(found);
+    }
+    let _closed_past_us = take(&mut table, number);
+    drop(table);
+    None
+}
+
+/// A call by a placeholder; none if the number is none, or is real now: then the kernel serves the call.
+pub(crate) fn by<T>(call: Call, number: c_int, work: impl FnOnce(&Description) -> Result<T>) -> Option<std::result::Result<T, Errno>> {
+    if !is_taken(number) {
+        return None;
+    }
+    let _within = Within::enter()?;
+    let description = description(number)?;
+    match work(&description) {
+        Ok(result) => {
+            count(call, Way::Door);
+            Some(Ok(result))
+        }
+        Err(Error::Errno(Errno::NOTCONN | Errno::PROTO)) => Some(Err(Errno::NOTCONN)),
+        // The mount waits for memory, and for space that is about to come back.
+        Err(Error::Crossed(_) | Error::Errno(Errno::NOMEM | Errno::NOSPC)) => {
+            count(call, Way::KernelNeeded);
+            become_real(number).err().map(Err)
+        }
+        Err(Error::Errno(error)) => {
+            count(call, Way::Door);
+            Some(Err(error))
+        }
+    }
+}
+
+/// As [`by`], for calls that use the offset, and move it to where they say.
+pub(crate) fn by_offset<T>(
+    call: Call,
+    number: c_int,
+    work: impl FnOnce(&Description, u64) -> Result<(T, u64)>,
+) -> Option<std::result::Result<T, Errno>> {
+    let done = by(call, number, |description| {
+        let mut position = locked(&description.position);
+        let Some(offset) = *position else { return Ok(None) };
+        let (result, offset) = work(description, offset)?;
+        *position = Some(offset);
+        Ok(Some(result))
+    })?;
+    done.transpose()
+}
+
+/// close(2) of a placeholder; false for other numbers.
+pub(crate) fn close(number: c_int) -> bool {
+    if !is_taken(number) {
+        return false;
+    }
+    let Some(_within) = Within::enter() else { return false };
+    let mut table = locked(&TABLE);
+    let is_ours = is_placeholder(number);
+    let Some(description) = take(&mut table, number) else { return false };
+    if is_ours {
+        sys::close(number);
+        count(Call::Close, Way::Door);
+        score(1);
+    }
+    drop(table);
+    drop(description);
+    is_ours
+}
+
+/// Numbers from one to another that may be placeholders.
+fn numbers(first: u32, last: u32) -> impl Iterator<Item = c_int> {
+    let numbers = (0..NUMBERS as u32).filter(move |number| (first..=last).contains(number) && are_there());
+    numbers.map(|number| number as c_int).filter(|number| is_taken(*number))
+}
+
+/// close(2) of all placeholders among these numbers.
+pub(crate) fn close_all(first: u32, last: u32) {
+    numbers(first, last).for_each(|number| {
+        close(number);
+    });
+}
+
+/// Gives a number a descriptor of the mount, with flags and offset of the description ([PRL13]); inside.
+fn become_real(number: c_int) -> std::result::Result<(), Errno> {
+    let Some(description) = description(number) else { return Ok(()) };
+    let mut position = locked(&description.position);
+    let Some(offset) = *position else { return Ok(()) };
+    let real = match description.file.descriptor() {
+        Ok(real) => real.into_raw_fd(),
+        Err(Error::Errno(error)) => return Err(error),
+        Err(Error::Crossed(_)) => return Err(Errno::NOSYS),
+    };
+    let placed = place(number, &description, real, offset);
+    sys::close(real);
+    if placed? {
+        *position = None;
+        score(-COST_OF_REAL);
+    }
+    drop(position);
+    drop(description); // inside, and with nothing locked
+    Ok(())
+}
+
+/// Puts a descriptor in the place of a number, if it is still that description's.
+fn place(number: c_int, description: &Arc<Description>, real: c_int, offset: u64) -> std::result::Result<bool, Errno> {
+    let call = |number, arguments| {
+        // SAFETY: calls on descriptors, without memory.
+        match unsafe { sys::call(number, arguments) } {
+            failed @ ..0 => Err(Errno::from_raw_os_error(-failed as i32)),
+            result => Ok(result),
+        }
+    };
+    if offset != 0 && !on(Mutant::OffsetLost) {
+        call(libc::SYS_lseek, [real as usize, offset as usize, libc::SEEK_SET as usize, 0, 0])?;
+    }
+    let mut table = locked(&TABLE);
+    let is_its = table.get(number as usize).and_then(Option::as_ref).is_some_and(|found| Arc::ptr_eq(found, description));
+    if !is_its || !is_placeholder(number) {
+        return Ok(false);
+    }
+    let is_closed_by_exec = call(libc::SYS_fcntl, [number as usize, libc::F_GETFD as usize, 0, 0, 0])? & libc::FD_CLOEXEC as isize != 0;
+    let flags = if is_closed_by_exec { libc::O_CLOEXEC } else { 0 };
+    call(libc::SYS_dup3, [real as usize, number as usize, flags as usize, 0, 0])?;
+    let _ours = take(&mut table, number); // the caller has another
+    Ok(true)
+}
+
+fn counted(result: std::result::Result<(), Errno>, why: Way) {
+    count(Call::Real, if result.is_ok() { why } else { Way::NotMadeReal });
+}
+
+/// A number becomes real.
+pub(crate) fn real(number: c_int) {
+    if is_taken(number)
+        && let Some(_within) = Within::enter()
+    {
+        counted(become_real(number), Way::KernelNeeded);
+    }
+}
+
+/// The kernel has more of a file than bytes: what this process has open of it becomes real, and the file is the mount's from now on ([PRL14]).
+pub(crate) fn is_used_by_kernel(inode: u64) {
+    if on(Mutant::BothWays) {
+        return;
+    }
+    if let Some(_within) = Within::enter() {
+        leave_to_mount(inode);
+        numbers(0, u32::MAX).for_each(|number| {
+            if description(number).is_some_and(|description| description.inode == inode) {
+                counted(become_real(number), Way::KernelNeeded);
+            }
+        });
+    }
+}
+
+/// All become real.
+pub(crate) fn all_real(why: Way) {
+    if !are_there() {
+        return;
+    }
+    if let Some(_within) = Within::enter() {
+        all_real_alone(why);
+    }
+}
+
+/// As [`all_real`], inside, or while nobody is there.
+pub(crate) fn all_real_alone(why: Way) {
+    numbers(0, u32::MAX).for_each(|number| counted(become_real(number), why));
+}
+
+/// All become real, and there are no more in this process.
+pub(crate) fn end() {
+    IS_OVER.store(true, Relaxed);
+    all_real(Way::KernelNeeded);
+}
+
+/// What could not become real is nobody's, and its connection is not touched any more: in a forked child it is the parent's.
+pub(crate) fn forget_all() {
+    if !are_there() {
+        return;
+    }
+    let table = std::mem::take(&mut *locked(&TABLE));
+    TAKEN.iter().for_each(|taken| taken.store(false, Relaxed));
+    COUNT.store(0, Relaxed);
+    std::mem::forget(table);
+}

@@ -1,0 +1,337 @@
+//! Functions before which placeholders become real: what the kernel does with a descriptor of the mount it does with a real one, and what has all
+//! descriptors (another process, another program) has real ones ([PRL13], [PRL14] of `lib.rs`).
+//!
+//! These functions are not replaced: a few instructions in front of them keep all registers, and jump to libc's with the caller's stack as it
+//! was. So `vfork` returns twice from its caller's frame, variadic functions find their arguments, and `dlopen` knows who calls it.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use crate::descriptions;
+use crate::report::Way;
+use crate::settings;
+use crate::sys;
+
+/// The arguments of a call that are passed in registers.
+type Arguments = [usize; 6];
+
+/// Descriptors among the arguments, a bit each, become real.
+fn these<const WHICH: u8>(arguments: &Arguments) {
+    if descriptions::are_there() {
+        let named = arguments.iter().enumerate().filter(|(index, _)| WHICH >> index & 1 == 1);
+        named.for_each(|(_, number)| descriptions::real(*number as c_int));
+    }
+}
+
+/// Descriptors of which the kernel uses more than bytes at an offset: what else is open of their files is the mount's as well, also if they
+/// were real from the start ([PRL14]).
+fn used_by_kernel<const WHICH: u8>(arguments: &Arguments) {
+    these::<WHICH>(arguments);
+    let Some(settings) = settings::get().filter(|settings| settings.placeholders) else { return };
+    for (_, number) in arguments.iter().enumerate().filter(|(index, _)| WHICH >> index & 1 == 1) {
+        if let Some(found) = u32::try_from(*number).ok().and_then(|number| settings.mount.known(number.cast_signed())) {
+            descriptions::is_used_by_kernel(found.stx_ino);
+        }
+    }
+}
+
+/// The fifth argument of mmap(2), if it is used.
+fn mapped(arguments: &Arguments) {
+    if arguments[3] as c_int & libc::MAP_ANONYMOUS == 0 {
+        used_by_kernel::<0b1_0000>(arguments);
+    }
+}
+
+/// Another process or program gets all.
+fn all(_: &Arguments) {
+    descriptions::all_real(Way::Fork);
+}
+
+/// clone(2) of a process; threads share the descriptors.
+fn all_unless_thread(arguments: &Arguments) {
+    let shared = libc::CLONE_VM | libc::CLONE_FILES;
+    if arguments[2] as c_int & shared != shared {
+        all(arguments);
+    }
+}
+
+/// Asynchronous I/O of the kernel's, whose requests nobody sees: no more placeholders.
+fn no_more(_: &Arguments) {
+    descriptions::end();
+}
+
+/// The path of the first argument may name a descriptor.
+fn path(arguments: &Arguments) {
+    // SAFETY: the caller's path.
+    unsafe { super::open::before_path(arguments[0] as *const c_char) };
+}
+
+/// A message may carry descriptors.
+fn message(arguments: &Arguments) {
+    let message = arguments[1] as *const libc::msghdr;
+    // SAFETY: null, or the caller's message.
+    if descriptions::are_there() && !message.is_null() && unsafe { (*message).msg_controllen } > 0 {
+        all(arguments);
+    }
+}
+
+/// As [`message`]; any of several.
+fn messages(arguments: &Arguments) {
+    all(arguments);
+}
+
+/// poll(2).
+fn polled(arguments: &Arguments) {
+    let (sets, count) = (arguments[0] as *const libc::pollfd, arguments[1]);
+    if descriptions::are_there() && !sets.is_null() {
+        // SAFETY: the caller's array of that length.
+        (0..count).for_each(|index| descriptions::real(unsafe { (*sets.add(index)).fd }));
+    }
+}
+
+/// select(2).
+fn selected(arguments: &Arguments) {
+    if !descriptions::are_there() {
+        return;
+    }
+    let numbers = 0..(arguments[0] as c_int).clamp(0, libc::FD_SETSIZE as c_int);
+    for number in numbers.filter(|number| descriptions::is_taken(*number)) {
+        let is_in = |set: usize| {
+            let set = set as *const libc::fd_set;
+            // SAFETY: null, or a set of the caller's, which has a bit for each of these numbers.
+            !set.is_null() && unsafe { libc::FD_ISSET(number, set) }
+        };
+        if arguments[1..4].iter().any(|set| is_in(*set)) {
+            descriptions::real(number);
+        }
+    }
+}
+
+/// Requests of POSIX's asynchronous I/O begin with their descriptor.
+fn request<const WHICH: usize>(arguments: &Arguments) {
+    let request = arguments[WHICH] as *const c_int;
+    if descriptions::are_there() && !request.is_null() {
+        // SAFETY: the caller's request.
+        descriptions::real(unsafe { *request });
+    }
+}
+
+/// A limit for the size of files ends the use of the door ([CRD4] of the daemon).
+fn limit<const WHICH: usize>(arguments: &Arguments) {
+    if arguments[WHICH] as u32 == libc::RLIMIT_FSIZE && arguments[WHICH + 1] != 0 {
+        crate::door::end();
+    }
+}
+
+extern "C" fn unavailable() -> isize {
+    sys::set_errno(libc::ENOSYS);
+    -1
+}
+
+/// Where to jump on to.
+fn behind(next: &crate::next::Next) -> *const c_void {
+    let found = next.get();
+    if found.is_null() { unavailable as *const c_void } else { found }
+}
+
+macro_rules! before {
+    ($($name:ident: $what:expr;)*) => {$(
+        #[allow(non_snake_case, reason = "libc's names")]
+        mod $name {
+            use super::*;
+
+            pub(super) extern "C" fn enter(a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> *const c_void {
+                static NEXT: crate::next::Next = crate::next::Next::new(concat!(stringify!($name), "\0"));
+                let before: fn(&Arguments) = $what;
+                before(&[a, b, c, d, e, f]);
+                behind(&NEXT)
+            }
+        }
+
+        /// As libc's.
+        ///
+        /// # Safety
+        /// As libc's.
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            #[cfg(target_arch = "x86_64")]
+            std::arch::naked_asm!(
+                "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
+                "sub rsp, 128",
+                "movups [rsp], xmm0", "movups [rsp + 16], xmm1", "movups [rsp + 32], xmm2", "movups [rsp + 48], xmm3",
+                "movups [rsp + 64], xmm4", "movups [rsp + 80], xmm5", "movups [rsp + 96], xmm6", "movups [rsp + 112], xmm7",
+                "call {enter}",
+                "mov r11, rax",
+                "movups xmm0, [rsp]", "movups xmm1, [rsp + 16]", "movups xmm2, [rsp + 32]", "movups xmm3, [rsp + 48]",
+                "movups xmm4, [rsp + 64]", "movups xmm5, [rsp + 80]", "movups xmm6, [rsp + 96]", "movups xmm7, [rsp + 112]",
+                "add rsp, 128",
+                "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
+                "jmp r11",
+                enter = sym $name::enter,
+            );
+            #[cfg(target_arch = "aarch64")]
+            std::arch::naked_asm!(
+                "sub sp, sp, #224",
+                "stp x0, x1, [sp]", "stp x2, x3, [sp, #16]", "stp x4, x5, [sp, #32]", "stp x6, x7, [sp, #48]", "stp x8, x30, [sp, #64]",
+                "stp q0, q1, [sp, #80]", "stp q2, q3, [sp, #112]", "stp q4, q5, [sp, #144]", "stp q6, q7, [sp, #176]",
+                "bl {enter}",
+                "mov x16, x0",
+                "ldp x0, x1, [sp]", "ldp x2, x3, [sp, #16]", "ldp x4, x5, [sp, #32]", "ldp x6, x7, [sp, #48]", "ldp x8, x30, [sp, #64]",
+                "ldp q0, q1, [sp, #80]", "ldp q2, q3, [sp, #112]", "ldp q4, q5, [sp, #144]", "ldp q6, q7, [sp, #176]",
+                "add sp, sp, #224",
+                "br x16",
+                enter = sym $name::enter,
+            );
+        }
+    )*};
+}
+
+before! {
+    // One descriptor.
+    fdopen: these::<0b1>;
+    dup: these::<0b1>;
+    flock: these::<0b1>;
+    lockf: these::<0b1>;
+    lockf64: these::<0b1>;
+    ttyname: these::<0b1>;
+    ttyname_r: these::<0b1>;
+    posix_fallocate: these::<0b1>;
+    posix_fallocate64: these::<0b1>;
+    readahead: these::<0b1>;
+    sync_file_range: these::<0b1>;
+    syncfs: these::<0b1>;
+    fstatfs: these::<0b1>;
+    fstatfs64: these::<0b1>;
+    fstatvfs: these::<0b1>;
+    fstatvfs64: these::<0b1>;
+    fpathconf: these::<0b1>;
+    fgetxattr: these::<0b1>;
+    fsetxattr: these::<0b1>;
+    flistxattr: these::<0b1>;
+    fremovexattr: these::<0b1>;
+    futimes: these::<0b1>;
+    fchdir: these::<0b1>;
+    fdopendir: these::<0b1>;
+    getdents64: these::<0b1>;
+    name_to_handle_at: these::<0b1>;
+    dprintf: these::<0b1>;
+    vdprintf: these::<0b1>;
+    __dprintf_chk: these::<0b1>;
+    __vdprintf_chk: these::<0b1>;
+    getsockopt: these::<0b1>;
+    getsockname: these::<0b1>;
+    getpeername: these::<0b1>;
+    __dup2: these::<0b11>;
+    epoll_ctl: these::<0b100>;
+    aio_read: request::<0>;
+    aio_read64: request::<0>;
+    aio_write: request::<0>;
+    aio_write64: request::<0>;
+    aio_fsync: request::<1>;
+    aio_fsync64: request::<1>;
+    // The kernel uses more of a file than bytes at an offset.
+    mmap: mapped;
+    mmap64: mapped;
+    sendfile: used_by_kernel::<0b11>;
+    sendfile64: used_by_kernel::<0b11>;
+    splice: used_by_kernel::<0b101>;
+    copy_file_range: used_by_kernel::<0b101>;
+    // Several.
+    poll: polled;
+    ppoll: polled;
+    __poll_chk: polled;
+    __ppoll_chk: polled;
+    select: selected;
+    pselect: selected;
+    sendmsg: message;
+    sendmmsg: messages;
+    lio_listio: all;
+    lio_listio64: all;
+    // Another process, another program.
+    vfork: all;
+    _Fork: all;
+    clone: all_unless_thread;
+    posix_spawn: all;
+    posix_spawnp: all;
+    pidfd_spawn: all;
+    pidfd_spawnp: all;
+    system: all;
+    popen: all;
+    wordexp: all;
+    execve: all;
+    execv: all;
+    execvp: all;
+    execvpe: all;
+    execl: all;
+    execlp: all;
+    execle: all;
+    fexecve: all;
+    execveat: all;
+    // The kernel's queues, of liburing, libaio and others.
+    io_uring_queue_init: no_more;
+    io_uring_queue_init_params: no_more;
+    io_uring_queue_init_mem: no_more;
+    io_uring_setup: no_more;
+    io_queue_init: no_more;
+    io_setup: no_more;
+    // Paths, by which a descriptor may be meant.
+    fopen: path;
+    fopen64: path;
+    freopen: path;
+    freopen64: path;
+    opendir: path;
+    realpath: path;
+    __realpath_chk: path;
+    canonicalize_file_name: path;
+    truncate: path;
+    truncate64: path;
+    statfs: path;
+    statfs64: path;
+    statvfs: path;
+    statvfs64: path;
+    dlopen: path;
+    // Limits.
+    setrlimit: limit::<0>;
+    setrlimit64: limit::<0>;
+    prlimit: limit::<1>;
+    prlimit64: limit::<1>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_in_front_keeps_arguments_and_result() {
+        // SAFETY: libc's functions, with their own types, reached through the ones of this module.
+        unsafe {
+            type Print = unsafe extern "C" fn(c_int, *const c_char, ...) -> c_int;
+            let print = std::mem::transmute::<unsafe extern "C" fn(), Print>(super::dprintf);
+            let mut ends = [0; 2];
+            assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
+            let written =
+                print(ends[1], c"%d %s %.2f %d %d %d %.1f".as_ptr(), 7_i32, c"text".as_ptr(), 2.5_f64, 1_i32, 2_i32, 3_i32, 0.5_f64);
+            let mut bytes = [0_u8; 64];
+            let read = libc::read(ends[0], bytes.as_mut_ptr().cast(), bytes.len());
+            assert_eq!((written as isize, &bytes[..read as usize]), (read, &b"7 text 2.50 1 2 3 0.5"[..]));
+            let vfork = std::mem::transmute::<unsafe extern "C" fn(), unsafe extern "C" fn() -> libc::pid_t>(super::vfork);
+            let child = vfork();
+            if child == 0 {
+                libc::_exit(9);
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            assert_eq!(libc::WEXITSTATUS(status), 9);
+            ends.iter().for_each(|end| {
+                libc::close(*end);
+            });
+        }
+    }
+
+    #[test]
+    fn a_function_that_nobody_has_is_not_implemented() {
+        static NEXT: crate::next::Next = crate::next::Next::new("tandemfs_has_no_such_function\0");
+        assert_eq!(behind(&NEXT), unavailable as *const c_void);
+        assert_eq!((unavailable(), sys::errno()), (-1, libc::ENOSYS));
+    }
+}
