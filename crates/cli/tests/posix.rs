@@ -1,5 +1,5 @@
-//! The behaviour tests of `tandemfs-posix` on real mounts, one mount for all tests of each mode, and by the door of one more, in a
-//! process of their own under `tandemfs run`.
+//! The behaviour tests of `tandemfs-posix` on real mounts, one mount for all tests of each mode, and by the door of two more, in a
+//! process of their own under `tandemfs run`, without and with placeholders.
 //!
 //! Without the standard harness, which has no hook after the last test: this program unmounts and checks the device, also when a test
 //! fails; a guardian process unmounts if this program is killed.
@@ -95,19 +95,25 @@ fn differs(mode: &str, difference: Difference) -> bool {
 /// The mode of a mount with a door, and what its tests are called.
 const DOOR_MODE: &str = "strict,direct";
 const DOOR: &str = "door";
-/// Names that mount to the process that runs the tests by its door.
+/// The same, with regular files that are the door's alone.
+const PLACEHOLDERS: &str = "placeholders";
+/// Names that mount to the process that runs the tests by its door, and says what they are called.
 const UNDER: &str = "TANDEMFS_TEST_UNDER";
+const UNDER_NAME: &str = "TANDEMFS_TEST_UNDER_NAME";
 
 /// A mount of another process, in front of whose door this one is: `tandemfs run` has started it.
-struct ByDoor(PathBuf);
+struct ByDoor {
+    root: PathBuf,
+    name: &'static str,
+}
 
 impl Host for ByDoor {
     fn name(&self) -> &str {
-        DOOR
+        self.name
     }
 
     fn root(&self) -> &Path {
-        &self.0
+        &self.root
     }
 
     fn differs(&self, difference: Difference) -> bool {
@@ -116,10 +122,12 @@ impl Host for ByDoor {
 }
 
 /// Runs the tests once more, by the door; whether all passed, and calls went by it.
-fn passes_by_door() -> bool {
-    let mounted = Mounted::new(DOOR_MODE, DOOR, true);
-    let mut command = support::under_run(&mounted.root.to_string_lossy(), &["--report"]);
-    command.arg(std::env::current_exe().expect("this program")).args(std::env::args_os().skip(1)).env(UNDER, &mounted.root);
+fn passes_by_door(name: &'static str) -> bool {
+    let mounted = Mounted::new(DOOR_MODE, name, true);
+    let options: &[&str] = if name == PLACEHOLDERS { &["--report", "--placeholders"] } else { &["--report"] };
+    let mut command = support::under_run(&mounted.root.to_string_lossy(), options);
+    command.arg(std::env::current_exe().expect("this program")).args(std::env::args_os().skip(1));
+    command.env(UNDER, &mounted.root).env(UNDER_NAME, name);
     let output = command.stderr(std::process::Stdio::piped()).spawn().and_then(std::process::Child::wait_with_output).expect("run");
     let said = String::from_utf8_lossy(&output.stderr);
     eprintln!("{said}");
@@ -189,12 +197,13 @@ fn main() -> ExitCode {
         ("strict", "strict-memory", false, false, false),
     ];
     let everything = std::env::var_os("TANDEMFS_EVERYTHING").is_some();
-    let names: Vec<&str> = modes.iter().map(|(_, name, ..)| *name).chain([DOOR]).collect();
+    let names: Vec<&str> = modes.iter().map(|(_, name, ..)| *name).chain([DOOR, PLACEHOLDERS]).collect();
     if arguments.lists(&names) {
         return ExitCode::SUCCESS;
     }
     if let Some(root) = std::env::var_os(UNDER) {
-        return if run(&ByDoor(root.into()), &arguments) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        let name = if std::env::var_os(UNDER_NAME).is_some_and(|name| name == PLACEHOLDERS) { PLACEHOLDERS } else { DOOR };
+        return if run(&ByDoor { root: root.into(), name }, &arguments) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     if !rustix::process::geteuid().is_root() {
         println!("behaviour tests: not run, only root may act as others and make devices");
@@ -216,8 +225,10 @@ fn main() -> ExitCode {
             mounted.end();
         }
     }
-    if arguments.wants_any(DOOR) && !passes_by_door() {
-        failed += 1;
+    for name in [DOOR, PLACEHOLDERS] {
+        if arguments.wants_any(name) && !passes_by_door(name) {
+            failed += 1;
+        }
     }
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
