@@ -257,11 +257,11 @@ fn recover(setting: &Setting, state: CrashState, cut: Cut, calls: &[Expected], f
         Some(call) => calls[call].allow(&found, cut.between)?,
         None => calls[0].allow(&found, false)?,
     }
-    if cut.event % 2 == 0 {
+    if cut.event.is_multiple_of(2) {
         while fs.close_open_pages().map_err(text)? {}
     }
     // What was behind the end does not come back, by a write, nor by growth.
-    let at = found.len() + if cut.event % 3 == 0 { 3 } else { 5000 };
+    let at = found.len() + if cut.event.is_multiple_of(3) { 3 } else { 5000 };
     write(&fs, file, at as u64, b"end")?;
     found.resize(at, 0);
     found.extend_from_slice(b"end");

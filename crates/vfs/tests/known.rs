@@ -128,12 +128,15 @@ fn told<T>(result: Result<T>, say: impl FnOnce(T) -> Told) -> Told {
     }
 }
 
+/// Where versions are, and which they were.
+type Places = Vec<(u32, u64)>;
+
 struct Played {
     vfs: Vfs,
     table: Arc<Table>,
     users: [Process; 3],
     open: Vec<OpenFile>,
-    kept: HashMap<(usize, Asked), (Told, Vec<(u32, u64)>)>,
+    kept: HashMap<(usize, Asked), (Told, Places)>,
     right: u64,
     asked: u64,
 }
@@ -149,7 +152,7 @@ impl Played {
     /// Most calls fail, since most paths lead nowhere.
     fn change(&mut self, random: &mut Random) {
         let (vfs, process) = (self.vfs.clone(), &self.users[random.below(3) as usize]);
-        let (path, other) = (*random.pick(CHANGED), *random.pick(CHANGED));
+        let (path, other) = (random.pick(CHANGED), random.pick(CHANGED));
         let subject = if random.one_in(3) { Subject::unfollowed(ROOT, path) } else { Subject::followed(ROOT, path) };
         let mode = *random.pick(&[0o777, 0o755, 0o750, 0o700, 0o640, 0o600, 0o000, 0o4755, 0o2750, 0o1777]);
         match random.below(21) {
@@ -160,7 +163,7 @@ impl Played {
                 }
             }
             4..7 => drop(vfs.make_directory(process, ROOT, path, mode)),
-            7 => drop(vfs.make_link(process, *random.pick(&TARGETS), ROOT, path)),
+            7 => drop(vfs.make_link(process, random.pick::<&[u8]>(&TARGETS), ROOT, path)),
             8 => drop(vfs.link(process, (ROOT, path), (ROOT, other), 0)),
             9 => drop(vfs.unlink(process, ROOT, path)),
             10 => drop(vfs.remove_directory(process, ROOT, path)),
@@ -212,7 +215,7 @@ impl Played {
             },
         }
         if random.one_in(9) {
-            self.open.extend(self.vfs.open(&self.users[0], ROOT, *random.pick(CHANGED), libc::O_RDONLY | libc::O_DIRECTORY, 0));
+            self.open.extend(self.vfs.open(&self.users[0], ROOT, random.pick::<&[u8]>(CHANGED), libc::O_RDONLY | libc::O_DIRECTORY, 0));
         }
         if self.open.len() > 6 {
             let gone = random.below(self.open.len() as u64) as usize;

@@ -1,11 +1,11 @@
 //! Cases under `tandemfs run`, for the peers of the direct door.
 //!
-//! [UR1] Programs get the environment that `tandemfs run` gives to a shell, asked for anew after each mount. So its own start, 2 ms, is in no
+//! [URN1] Programs get the environment that `tandemfs run` gives to a shell, asked for anew after each mount. So its own start, 2 ms, is in no
 //!       result.
-//! [UR2] A case runs in a process of its own with that environment, also what it lays out and checks. The process that measures keeps the
+//! [URN2] A case runs in a process of its own with that environment, also what it lays out and checks. The process that measures keeps the
 //!       clock: it is told by a pipe when the measured part begins and ends, and when caches are to be cold. Where a case leaves the time to the
 //!       clock, its own process takes it, so the pipe is in no result either.
-//! [UR3] Where the door cannot be entered nothing is measured: `tandemfs run` would go on by the mount.
+//! [URN3] Where the door cannot be entered nothing is measured: `tandemfs run` would go on by the mount.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -29,10 +29,10 @@ use crate::output::say;
 const CASE_MAX: Duration = Duration::from_secs(3600);
 const LIBRARY: &str = "libtandemfs_preload.so";
 
-/// Puts the environment for programs on a mount into a scratch directory ([UR1]), with a copy of the library that other users can read.
+/// Puts the environment for programs on a mount into a scratch directory ([URN1]), with a copy of the library that other users can read.
 ///
 /// # Errors
-/// The door cannot be entered ([UR3]); the message is that of `tandemfs run`.
+/// The door cannot be entered ([URN3]); the message is that of `tandemfs run`.
 pub fn enter(mountpoint: &Path, scratch: &Path) -> Result<()> {
     let said = tandemfs().env_remove("LD_PRELOAD").args(["run", "--mount"]).arg(mountpoint).args(["--", "env"]).output()?;
     let environment = String::from_utf8_lossy(&said.stdout);
@@ -75,7 +75,7 @@ enum Said {
     Done(std::result::Result<Outcome, String>),
 }
 
-/// Runs a case in a process under `tandemfs run` ([UR2]).
+/// Runs a case in a process under `tandemfs run` ([URN2]).
 ///
 /// # Errors
 /// Those of the case, or a signal came.

@@ -91,7 +91,7 @@ fn access_and_flags_are_those_of_the_open_file() {
     door.make("file", b"0123456789").expect("made");
     let handles = [libc::O_RDONLY, libc::O_WRONLY, libc::O_RDWR | libc::O_APPEND].map(|flags| door.open("file", flags, 0).expect("opened"));
     // Whether they may be opened was asked when they were.
-    fs::set_permissions(mount.path("file"), fs::Permissions::from_mode(0)).expect("closed");
+    fs::set_permissions(mount.path("file"), fs::Permissions::from_mode(0o0)).expect("closed");
     let [reads, writes, appends] = handles.map(|handle| door.descriptor(handle).expect("sent"));
     assert_eq!([&reads, &writes, &appends].map(|descriptor| flags(descriptor) & libc::O_ACCMODE), [0, 1, 2]);
     assert!(flags(&appends) & libc::O_APPEND != 0 && flags(&writes) & (libc::O_APPEND | libc::O_TRUNC) == 0);

@@ -255,6 +255,7 @@ impl FileSystem {
     }
 
     /// 3. Plans all blocks.
+    ///
     /// Returns blocks that are to be written back ([KP4] of `kept_place.rs`).
     fn plan(&self, mut planner: Planner<'_, '_>, tx: &mut Tx<'_>, targets: &mut [Target<'_>]) -> Result<SmallVec<[u64; 2]>> {
         let planned = planner.plan_all(tx, targets);

@@ -151,6 +151,7 @@ macro_rules! before {
         ///
         /// # Safety
         /// As libc's.
+        #[allow(non_snake_case, reason = "libc's names")]
         #[cfg_attr(not(test), unsafe(no_mangle))]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
