@@ -67,9 +67,10 @@ Options (-o):
                   process, adr, eadr or gpf
   timing=on|off   an emulated drive takes the time that the real one would
                   (default off)
-  threads=N       threads that serve requests, 1 to 256 (default: one a CPU,
-                  2 to 16; over io_uring always sixteen a CPU, most of which
-                  sleep)
+  threads=N       threads that serve requests without waiting, 1 to 256
+                  (default: one a CPU, 2 to 16); others wait for the drive,
+                  up to sixteen a CPU, 64 in all; over io_uring always
+                  sixteen a CPU, most of which sleep
   log=FILE        log to this file (default: the system's journal, or else
                   /var/log/tandemfs.log for root,
                   $XDG_STATE_HOME/tandemfs/tandemfs.log for others)

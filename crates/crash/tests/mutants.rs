@@ -5,8 +5,9 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use support::bugs::{alone, run};
 use tandemfs_crash::{
@@ -19,7 +20,7 @@ use tandemfs_format::superblock::{ChecksumKind, Superblock, Tail};
 use tandemfs_format::{InodeNumber, LineAddress, PairSeed, Sector};
 use tandemfs_fs::inject::end_transaction_numbers_at;
 use tandemfs_fs::mutant::Mutant;
-use tandemfs_fs::{Error, FileSystem, Growth, Promote, RenameMode, WriteOptions, grow, read_superblock};
+use tandemfs_fs::{Error, FileSystem, Growth, Promote, RenameMode, WriteOptions, announcing, grow, read_superblock};
 
 use Operation::*;
 
@@ -56,6 +57,8 @@ enum Catcher {
     LongWrite,
     /// A write to the drive gets stuck.
     StuckWrite,
+    /// A read gets stuck, in a thread that says so before.
+    StuckRead,
     /// Blocks of several files are written back together, and cut.
     Batch,
     /// One of them has a damaged log.
@@ -95,7 +98,7 @@ enum Catcher {
 }
 
 impl Catcher {
-    const ALL: [Self; 33] = [
+    const ALL: [Self; 34] = [
         Self::Model,
         Self::Logs,
         Self::FailedFlush,
@@ -111,6 +114,7 @@ impl Catcher {
         Self::FailedLoads,
         Self::LongWrite,
         Self::StuckWrite,
+        Self::StuckRead,
         Self::Batch,
         Self::DamagedBatch,
         Self::Copies,
@@ -164,6 +168,7 @@ impl Catcher {
             Self::FailedLoads => failed_loads(),
             Self::LongWrite => long_write(),
             Self::StuckWrite => stuck_write(),
+            Self::StuckRead => stuck_read(),
             Self::Batch => batch(),
             Self::DamagedBatch => damaged_batch(),
             Self::Copies => copies(),
@@ -584,6 +589,41 @@ fn stuck_write() -> Result<(), String> {
     })
 }
 
+/// [NW6]: a read of sectors and, behind its range, an overwrite, each of which says that it waits.
+fn stuck_read() -> Result<(), String> {
+    static TOLD: AtomicUsize = AtomicUsize::new(0);
+    fn tell() {
+        TOLD.fetch_add(1, SeqCst);
+    }
+    let setting = Setting::small(PersistenceDomain::Adr, 64 << 10);
+    let mut prepared = harness(&setting)?;
+    for operation in [Create("a"), Write("a", 0, 131_072, 1)] {
+        prepared.apply(&operation)?;
+    }
+    prepared.fs.unmount().map_err(|error| error.to_string())?;
+    let stuck = StuckDevice::new(prepared.device.fork());
+    let fs = mount_device(stuck.clone(), &setting.mount).map_err(|error| error.to_string())?;
+    let inode = fs.lookup(InodeNumber::ROOT, b"a").map_err(|error| error.to_string())?.inode;
+    stuck.set_trap(Access::Read, 0);
+    TOLD.store(0, SeqCst);
+    std::thread::scope(|scope| {
+        scope.spawn(|| announcing(tell, || fs.read(inode, 0, &mut [0; 100]).map(drop)));
+        let is_stuck = stuck.is_stuck_within(Duration::from_secs(20));
+        let at_the_drive = TOLD.load(SeqCst);
+        scope.spawn(|| announcing(tell, || fs.write(inode, 0, b"new", WriteOptions::default()).map(drop)));
+        let until = Instant::now() + Duration::from_secs(if at_the_drive == 1 { 20 } else { 0 });
+        while TOLD.load(SeqCst) < 2 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let told = TOLD.load(SeqCst);
+        stuck.release();
+        match (is_stuck, at_the_drive, told) {
+            (true, 1, 2) => Ok(()),
+            other => Err(format!("who waits for a drive and who waits for a range said so: {other:?}")),
+        }
+    })
+}
+
 /// Files with blocks, with and without logs over them, and one that is a log alone.
 const BATCH: &[Operation] = &[
     Create("a"),
@@ -827,6 +867,7 @@ mutants! {
     r8_blocks_not_flushed: BlocksNotFlushed by SequencesAdr, SequencesGpf;
     r8_written_filled_in_place: WrittenFilledInPlace by SequencesAdr, SequencesGpf;
     r9_inode_held_over_io: InodeHeldOverIo by StuckWrite;
+    nw6_wait_not_announced: WaitNotAnnounced by StuckRead;
     r10_checksum_from_read_back: ChecksumFromReadBack by DamagedLog;
     r11_size_before_pieces: SizeBeforePieces by LongWrite;
     r12_orphans_forgotten: OrphansForgotten by Check;

@@ -3,7 +3,10 @@
 
 mod support;
 
+use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::Scope;
 use std::time::Duration;
 
 use support::waiting::{Release, start};
@@ -11,7 +14,9 @@ use tandemfs_crash::{Access, MemoryDevice, Setting, StuckDevice, Tree, check_dev
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{Error, FileSystem, LayoutOptions, NewInode, RenameMode, SetAttributes, SetExtendedAttribute, WriteOptions, no_wait};
+use tandemfs_fs::{
+    Error, FileSystem, LayoutOptions, NewInode, RenameMode, SetAttributes, SetExtendedAttribute, WriteOptions, announcing, no_wait,
+};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 /// Longer than anything takes that does not wait.
@@ -307,6 +312,84 @@ fn a_lease() {
     assert!(!layout.is_recalled());
     drop(layout);
     assert_eq!(no_wait(|| write(&s.fs, s.a, 10, 5, 64)).expect("does not wait"), 64);
+}
+
+/// What a thread hears of an operation that is announced.
+#[derive(Debug, PartialEq, Eq)]
+enum Heard {
+    Waits,
+    Done,
+}
+
+thread_local! {
+    static LISTENER: RefCell<Option<Sender<Heard>>> = const { RefCell::new(None) };
+}
+
+fn tell() {
+    LISTENER.with_borrow(|listener| listener.as_ref().expect("set before").send(Heard::Waits).expect("heard"));
+}
+
+/// Runs an operation that announces its wait, beside holders that get on only behind what is heard first. Returns that.
+fn heard_beside(holders: &[Holder], (what, operation): Operation) -> Heard {
+    let s = scene();
+    let context = format!("{what} beside {}", holders.first().map_or("nobody", |holder| holder.0));
+    let first = std::thread::scope(|scope| {
+        let _release = Release(&s.stuck);
+        for (_, access, length_min, hold) in holders {
+            s.stuck.set_trap(*access, *length_min);
+            scope.spawn(|| hold(&s));
+            assert!(s.stuck.is_stuck_within(LIMIT), "{context}: nothing is stuck");
+        }
+        let (sender, heard) = channel();
+        let s = &s;
+        scope.spawn(move || {
+            LISTENER.set(Some(sender.clone()));
+            announcing(tell, || operation(s)).expect("it is not refused");
+            sender.send(Heard::Done).expect("heard");
+        });
+        let first = heard.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("{context}: it waits without a word"));
+        s.stuck.release();
+        if first == Heard::Waits {
+            let then = heard.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("{context}: it does not get on"));
+            assert_eq!(then, Heard::Done, "{context}: a wait is announced once");
+        }
+        first
+    });
+    s.fs.unmount().expect("unmounts");
+    check_device(&s.device, false).unwrap_or_else(|findings| panic!("{context}: {findings}"));
+    first
+}
+
+const INODE: &[Holder] = &[("a commit of the inode", Access::Store, 0, |s| touch(s, s.a))];
+
+/// [NW6]: who waits has said so before, whatever it waits for; who does not wait says nothing.
+#[test]
+fn a_wait_is_announced() {
+    for operation in LOOKS.iter().chain(CHANGES) {
+        assert_eq!(heard_beside(&[], *operation), Heard::Done, "{} beside nobody", operation.0);
+    }
+    const DIRECTORY: &[Holder] = &[("a commit of the directory", Access::Store, 0, |s| touch(s, ROOT))];
+    const RANGE: &[Holder] = &[("a read of sectors", Access::Read, 0, |s| {
+        assert_eq!(s.fs.read(s.a, 0, &mut vec![0; BLOCK]).expect("read"), BLOCK);
+    })];
+    const RINGS: &[Holder] = &[
+        ("commits in all rings", Access::Store, 0, |s| touch(s, s.others[0])),
+        ("a second", Access::Store, 0, |s| touch(s, s.others[1])),
+        ("a third", Access::Store, 0, |s| touch(s, s.others[2])),
+        ("a fourth", Access::Store, 0, |s| touch(s, s.others[3])),
+    ];
+    let waits: [(&[Holder], Operation); 6] = [
+        (INODE, ("getattr", LOOKS[0].1)),
+        (INODE, ("small write", CHANGES[0].1)),
+        (DIRECTORY, ("create", CHANGES[2].1)),
+        (RANGE, ("overwrite of the block", |s| said(write(&s.fs, s.a, 100, 9, 64)))),
+        (RINGS, ("create", CHANGES[2].1)),
+        (&[], ("sectors are read", |s| said(s.fs.read(s.a, 0, &mut [0; 100])))),
+    ];
+    for (holders, (what, operation)) in waits {
+        assert_eq!(heard_beside(holders, (what, operation)), Heard::Waits, "{what}");
+    }
+    assert_eq!(heard_beside(INODE, ("another file", |s| said(shown(s, s.others[0])))), Heard::Done);
 }
 
 /// Of a full memory zone nothing is said without looking for space, which waits.

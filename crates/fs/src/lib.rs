@@ -84,7 +84,7 @@ pub use types::{
 };
 pub use upgrade::{FEATURES, Feature, FeatureBit, missing_features, set_uuid, upgrade};
 pub use versions::{Noted, Versions};
-pub use wait::{leaves_to_others, may_wait, no_wait};
+pub use wait::{announce_wait, announcing, leaves_to_others, may_wait, no_wait};
 
 /// A file system that is shared between threads.
 pub type Shared = Arc<FileSystem>;

@@ -37,6 +37,8 @@ pub enum Mutant {
     InodeBeforeRefusal,
     /// [NW3] of `wait.rs`: a refused operation keeps the space that it took.
     RefusedKeepsSpace,
+    /// [NW6] of `wait.rs`: a wait is not announced.
+    WaitNotAnnounced,
     /// R5: an inode that is in use is evicted, so that it gets a second lock.
     EvictedInUse,
     /// R6: freed metadata space is given out again at once.

@@ -14,6 +14,9 @@
 //! [NW5] Giving back waits for no lock of [NW1] either: freed lines of a region that is locked go to a list of their own, which the next
 //!       holder of that lock empties (`alloc/regions.rs`). An inode whose last holder goes inside of `no_wait` is removed by the next
 //!       removal, by the background thread, or by whoever looks after it (`FileSystem::remove_left_behind`).
+//! [NW6] A thread that may wait, but has others to serve, runs an operation inside of [`announcing`]: before its first wait of [NW1] or [NW2]
+//!       it says so, once, holding whatever it holds. So what it calls takes no lock of the file system and does not wait. Nothing is
+//!       refused there, and the operation runs once.
 //!
 //! | wait | held or ended by | for | answer |
 //! |---|---|---|---|
@@ -37,6 +40,7 @@
 //! It is looked at before a lock of [NW1] is taken: one load of a variable of the thread.
 
 use crate::error::{Error, Result};
+use crate::mutant::{Mutant, on};
 use crate::sync::patience::{self, Patience};
 use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -52,6 +56,23 @@ pub fn no_wait<T, E: From<Error>>(operation: impl FnOnce() -> std::result::Resul
     match scope.close() {
         Patience::Refused => Err(E::from(Error::WouldWait)), // [NW4]
         _ => result,
+    }
+}
+
+/// Runs operations of a file system on this thread, which waits as usual, but calls `tell` once before it first does ([NW6]). Inside of
+/// [`no_wait`], or of another such call, nothing is announced to `tell`.
+#[inline]
+pub fn announcing<T>(tell: fn(), operation: impl FnOnce() -> T) -> T {
+    let _scope = patience::begin_announcing(tell).then_some(Scope);
+    operation()
+}
+
+/// Says that this thread is about to wait, where that is announced; it is never refused. For layers above the file system, before a wait
+/// that no operation inside of [`no_wait`] comes to.
+#[inline]
+pub fn announce_wait() {
+    if patience::is_bound() && !on(Mutant::WaitNotAnnounced) {
+        patience::announce();
     }
 }
 
@@ -84,7 +105,7 @@ impl Drop for Scope {
 /// [`Error::WouldWait`] inside of [`no_wait`], until something is committed.
 #[inline]
 pub fn may_wait() -> Result<()> {
-    if patience::tries() { refused() } else { Ok(()) }
+    if patience::is_bound() { refused_or_announced() } else { Ok(()) }
 }
 
 /// Before a commit: an operation of which something was refused does not commit, even if it found another way ([NW4]).
@@ -96,21 +117,42 @@ pub(crate) fn may_commit() -> Result<()> {
 /// Whether the calling operation runs inside of [`no_wait`], even if it has committed already: it leaves to others what can be done later.
 #[inline]
 pub fn leaves_to_others() -> bool {
-    patience::patience() != Patience::Waits
+    matches!(patience::patience(), Patience::Tries | Patience::Refused | Patience::Committed)
 }
 
 #[cold]
-fn refused<T>() -> Result<T> {
-    patience::refuse();
-    Err(Error::WouldWait)
+fn refused_or_announced() -> Result<()> {
+    if patience::tries() {
+        patience::refuse();
+        return Err(Error::WouldWait);
+    }
+    announce_wait(); // [NW6]
+    Ok(())
 }
 
+/// Takes a lock of [NW1]: by `attempt` first where a wait is refused or announced.
 #[inline]
-fn or_refused<T>(taken: Option<T>) -> Result<T> {
-    match taken {
-        Some(guard) => Ok(guard),
-        None => refused(),
+fn take<G>(attempt: impl FnOnce() -> Option<G>, wait: impl FnOnce() -> G) -> Result<G> {
+    if patience::is_bound() {
+        if let Some(guard) = attempt() {
+            return Ok(guard);
+        }
+        refused_or_announced()?;
     }
+    Ok(wait())
+}
+
+/// Takes a lock of [NW1] outside of [`no_wait`].
+#[inline]
+fn take_waiting<G>(attempt: impl FnOnce() -> Option<G>, wait: impl FnOnce() -> G) -> G {
+    debug_assert!(!patience::tries(), "[NW1]");
+    if patience::is_bound() {
+        if let Some(guard) = attempt() {
+            return guard;
+        }
+        announce_wait();
+    }
+    wait()
 }
 
 /// A lock that may be held for long ([NW1]).
@@ -126,12 +168,11 @@ impl<T> LongMutex<T> {
     /// `WouldWait`.
     #[inline]
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, T>> {
-        if patience::tries() { or_refused(self.0.try_lock()) } else { Ok(self.0.lock()) }
+        take(|| self.0.try_lock(), || self.0.lock())
     }
 
     pub(crate) fn lock_waiting(&self) -> MutexGuard<'_, T> {
-        debug_assert!(!patience::tries(), "[NW1]");
-        self.0.lock()
+        take_waiting(|| self.0.try_lock(), || self.0.lock())
     }
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
@@ -152,24 +193,22 @@ impl<T> LongRwLock<T> {
     /// `WouldWait`.
     #[inline]
     pub(crate) fn read(&self) -> Result<RwLockReadGuard<'_, T>> {
-        if patience::tries() { or_refused(self.0.try_read()) } else { Ok(self.0.read()) }
+        take(|| self.0.try_read(), || self.0.read())
     }
 
     /// # Errors
     /// `WouldWait`.
     #[inline]
     pub(crate) fn write(&self) -> Result<RwLockWriteGuard<'_, T>> {
-        if patience::tries() { or_refused(self.0.try_write()) } else { Ok(self.0.write()) }
+        take(|| self.0.try_write(), || self.0.write())
     }
 
     pub(crate) fn read_waiting(&self) -> RwLockReadGuard<'_, T> {
-        debug_assert!(!patience::tries(), "[NW1]");
-        self.0.read()
+        take_waiting(|| self.0.try_read(), || self.0.read())
     }
 
     pub(crate) fn write_waiting(&self) -> RwLockWriteGuard<'_, T> {
-        debug_assert!(!patience::tries(), "[NW1]");
-        self.0.write()
+        take_waiting(|| self.0.try_write(), || self.0.write())
     }
 
     pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tandemfs_wire::{Errno, Handler, Interruption, Operation, Reply, Request};
+use tandemfs_fs::announcing;
+use tandemfs_wire::{Errno, Handler, Interruption, Operation, Reply, Request, will_wait};
 
 use crate::door::Door;
 
@@ -10,7 +11,19 @@ use crate::door::Door;
 pub(crate) struct Operations(pub(crate) Arc<Door>);
 
 impl Handler for Operations {
+    /// Where the request has to wait, another thread serves in place of this one ([NW6] of the file system).
     fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
+        announcing(will_wait, || self.serve(request, reply));
+    }
+
+    /// Operations cannot be interrupted; the kernel need not send INTERRUPT.
+    fn interrupted(&self, _unique: u64) -> Interruption {
+        Interruption::Unsupported
+    }
+}
+
+impl Operations {
+    fn serve(&self, request: &Request<'_>, reply: Reply<'_>) {
         let (door, node) = (&self.0, request.node);
         match request.operation {
             _ if is_behind_every_file(&request.operation) => reply.error(Errno::EINVAL),
@@ -57,11 +70,6 @@ impl Handler for Operations {
             // file as readable and writable. All other operations are not supported.
             _ => reply.error(Errno::ENOSYS),
         }
-    }
-
-    /// Operations cannot be interrupted; the kernel need not send INTERRUPT.
-    fn interrupted(&self, _unique: u64) -> Interruption {
-        Interruption::Unsupported
     }
 }
 

@@ -22,6 +22,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tandemfs_format::InodeNumber;
+use tandemfs_fs::announce_wait;
 
 /// A page of the kernel's cache.
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -120,6 +121,7 @@ impl PageCache {
         writes.direct.push(write.clone());
         // Later writeback skips these bytes; earlier writeback is waited for.
         while writes.back.iter().any(|back| back.id < write.id && back.shares_page(&write)) {
+            announce_wait();
             writes = shard.written_back.wait(writes).unwrap_or_else(PoisonError::into_inner);
         }
         drop(writes);

@@ -9,6 +9,9 @@ use tandemfs_wire::{Options, RingOptions};
 /// other (two virtual CPUs under load). The scheduler's choice holds for thousands of requests. More waiting threads make the slow case
 /// likelier (in 24 runs each: about 4 with one thread, 6 with two, 13 with four), so there are no more threads than CPUs.
 const CLONED_CHANNELS_ABOVE: usize = 4;
+/// Further threads per CPU for requests over the device that wait for the drive or a lock ([CW2] of `wire/src/crew.rs`); they sleep until then.
+const WAITING_PER_CPU: usize = 16;
+const WAITING_MAX: usize = 64;
 /// Threads per CPU with FUSE over io_uring, where each CPU has a queue. One thread works; others take over while it waits for the drive, a
 /// lock, or an action of the kernel (`later.rs`). The kernel wakes the thread that worked last, so further threads cost only address space.
 /// As a thread may wait, it has one request at a time ([UR4] of `wire/src/ring.rs`).
@@ -68,7 +71,8 @@ pub struct MountSettings {
     pub direct: bool,
     /// The source shown by `findmnt` and `df`.
     pub source: String,
-    /// Threads that serve requests over the device; `None` = one per CPU, at least 2 and at most 16. Over io_uring each CPU has sixteen
+    /// Threads that serve requests over the device without waiting; `None` = one per CPU, at least 2 and at most 16. Up to 16 a CPU, 64 in all,
+    /// serve in place of those that wait. Over io_uring each CPU has sixteen
     /// threads, most of which sleep, and the device has one.
     pub threads: Option<usize>,
     /// Names and values of the options that hold as long as the mount, for `tandemfs info` and for a remount.
@@ -105,6 +109,7 @@ impl MountSettings {
         Options {
             device_threads: self.thread_count(),
             clone_device: self.thread_count() > CLONED_CHANNELS_ABOVE,
+            waiting_max: (WAITING_PER_CPU * cpus()).min(WAITING_MAX),
             polled: false,
             ring: Some(RingOptions {
                 threads_per_cpu: RING_THREADS_PER_CPU,
@@ -117,7 +122,10 @@ impl MountSettings {
 
     /// The number of serving threads if all requests come over the device.
     pub fn thread_count(&self) -> usize {
-        let automatic = || std::thread::available_parallelism().map_or(2, |cpus| cpus.get().clamp(2, 16));
-        self.threads.unwrap_or_else(automatic).max(1)
+        self.threads.unwrap_or_else(|| cpus().clamp(2, 16)).max(1)
     }
+}
+
+fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(2, std::num::NonZero::get)
 }

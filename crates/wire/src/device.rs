@@ -8,6 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno as SystemError;
 
+use crate::crew::{Crew, Member};
 use crate::mailbox::Mailbox;
 use crate::reply::sink::{Buffer, Sink};
 use crate::request::Message;
@@ -94,7 +95,13 @@ pub(crate) fn request_bytes_max(max_write: usize) -> usize {
 }
 
 /// Serves the requests of a channel until the connection ends, or until `end` says so; `end` is used beside io_uring.
-pub(crate) fn serve<H: Handler>(channel: &Arc<Channel>, serving: &Serving<'_, H>, end: Option<&Mailbox>) -> io::Result<()> {
+pub(crate) fn serve<H: Handler>(
+    channel: &Arc<Channel>,
+    serving: &Serving<'_, H>,
+    crew: &Arc<Crew>,
+    end: Option<&Mailbox>,
+) -> io::Result<()> {
+    let Some(member) = Member::enter(crew) else { return Ok(()) };
     let mut request = vec![0; request_bytes_max(serving.agreed.max_write as usize)];
     let mut buffer = Buffer::default();
     loop {
@@ -117,7 +124,7 @@ pub(crate) fn serve<H: Handler>(channel: &Arc<Channel>, serving: &Serving<'_, H>
             true => Sink::Device { channel, buffer: &mut buffer },
             false => Sink::Nobody { body: Vec::new() },
         };
-        if serving.serve(message, sink)? == Next::End {
+        if serving.serve(message, sink)? == Next::End || !member.goes_on() {
             return Ok(());
         }
     }

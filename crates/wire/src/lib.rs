@@ -3,7 +3,7 @@
 //! A [`Session`] reads the kernel's requests over `/dev/fuse`, or over io_uring if the kernel offers it, and passes each to a [`Handler`]
 //! with a [`Reply`]. A request is parsed once and borrows from its buffer ([`Operation`]); a reply is written directly where the kernel
 //! reads it. A handler answers at once, or parks the reply for another thread to finish ([`Reply::park`]), so a waiting request needs no
-//! thread. A [`Notifier`] invalidates what the kernel caches; [`mount()`] mounts, as root or by fusermount3.
+//! thread; or it says that it will wait ([`will_wait`]), and another thread serves in its place. A [`Notifier`] invalidates what the kernel caches; [`mount()`] mounts, as root or by fusermount3.
 //!
 //! Protocol versions 7.31 (Linux 5.2) to 7.45 (Linux 6.18) are supported. Names are bytes, times are [`Time`], errors are [`Errno`].
 //!
@@ -59,7 +59,7 @@
 
 // Source files: `abi.rs` defines the kernel's structures, `request/` parses ([RQ1], [RQ2]), `negotiation.rs` negotiates INIT ([NE1]–[NE4]),
 // `reply/` answers ([RY1], [RY2]; `sink.rs` [SK1]–[SK3] writes the bytes), `serving.rs` processes requests in every thread ([SG1]–[SG3]),
-// `device.rs` and `ring.rs` ([UR1]–[UR7]; `interrupts.rs` [IT1], [IT2]) receive requests over the device and io_uring,
+// `device.rs` (`crew.rs` [CW1]–[CW5]) and `ring.rs` ([UR1]–[UR7]; `interrupts.rs` [IT1], [IT2]) receive requests over the device and io_uring,
 // `scheduling.rs` ([KC1]–[KC4]) keeps their callers on their CPUs, `notify.rs` ([NO1]) notifies the kernel, `mount/` mounts.
 //
 // *Architecture invariants:* this crate knows no file system, and all answers come from the handler, except those of the session's own
@@ -69,6 +69,7 @@
 
 pub mod abi;
 mod cpus;
+mod crew;
 mod device;
 mod errno;
 mod interrupts;
@@ -86,6 +87,7 @@ mod session;
 mod sys;
 mod time;
 
+pub use crew::will_wait;
 pub use errno::Errno;
 pub use mount::{MountError, MountGuard, MountOptions, Unmount, mount, unmount};
 pub use negotiation::{Agreed, InitFlags, Wanted};

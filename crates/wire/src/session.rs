@@ -11,6 +11,7 @@ use rustix::io::Errno as SystemError;
 use zerocopy::IntoBytes;
 
 use crate::abi::{self, InitOut, OutHeader};
+use crate::crew::Crew;
 use crate::device::{self, Channel};
 use crate::interrupts::EarlyInterrupts;
 use crate::mailbox::Mailbox;
@@ -89,6 +90,9 @@ pub struct Options {
     pub device_threads: usize,
     /// Give each of these threads its own descriptor (`FUSE_DEV_IOC_CLONE`), to avoid lock contention on one.
     pub clone_device: bool,
+    /// Further threads that serve the device in place of those that wait ([`crate::will_wait`]). One that has served keeps memory for its
+    /// largest request and reply. None over io_uring, nor for a polled session.
+    pub waiting_max: usize,
     /// Threads do not sleep in the device: without a request they call [`Handler::idle`]. All requests then come over the device.
     pub polled: bool,
     /// Serve requests over io_uring if the kernel offers it; otherwise over the device.
@@ -100,7 +104,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { device_threads: 1, clone_device: false, polled: false, ring: None, only_root_and: None }
+        Self { device_threads: 1, clone_device: false, waiting_max: 0, polled: false, ring: None, only_root_and: None }
     }
 }
 
@@ -127,7 +131,7 @@ impl Default for RingOptions {
 /// Numbers of threads of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Threads {
-    /// Threads that serve the device.
+    /// Threads that serve the device, without those that serve in place of others that wait.
     pub device: usize,
     /// Threads that serve io_uring; 0 if all requests come over the device.
     pub ring: usize,
@@ -208,8 +212,10 @@ impl<H: Handler> Session<H> {
             early,
             owner: options.only_root_and,
         };
+        let crew = Arc::new(Crew::new(threads.device));
+        let spare = if workers.is_empty() && !options.polled { options.waiting_max } else { 0 };
         let mut channels = Vec::new();
-        for _ in 1..threads.device {
+        for _ in 1..threads.device + spare {
             channels.push(if options.clone_device { Arc::new(channel.duplicate()?) } else { Arc::clone(&channel) });
         }
         if options.polled {
@@ -220,9 +226,10 @@ impl<H: Handler> Session<H> {
         let cpus = workers.iter().filter_map(|worker| worker.cpu).max().filter(|_| options.ring.is_some_and(|ring| ring.keep_callers));
         let watch = cpus.map(|last| Watch::new(last + 1));
         let watch = watch.as_ref();
-        let ends = Ends { mailboxes: workers.iter().map(Worker::mailbox).collect(), own: own.as_ref(), watch, failed: &failed };
+        let ends =
+            Ends { mailboxes: workers.iter().map(Worker::mailbox).collect(), own: own.as_ref(), crew: &crew, watch, failed: &failed };
         let serving = &serving;
-        let ends = &ends;
+        let (ends, crew) = (&ends, &crew);
         thread::scope(|scope| {
             let mut others = Vec::new();
             for worker in workers {
@@ -233,7 +240,10 @@ impl<H: Handler> Session<H> {
             }
             for (index, channel) in channels.into_iter().enumerate() {
                 let name = format!("fuse-{}", index + 1);
-                match thread::Builder::new().name(name).spawn_scoped(scope, move || ends.on_error(device::serve(&channel, serving, None))) {
+                match thread::Builder::new()
+                    .name(name)
+                    .spawn_scoped(scope, move || ends.on_error(device::serve(&channel, serving, crew, None)))
+                {
                     Ok(other) => others.push(other),
                     Err(error) => tracing::warn!(%error, "fewer threads serve requests than were asked for"),
                 }
@@ -243,7 +253,7 @@ impl<H: Handler> Session<H> {
             {
                 tracing::debug!(%error, "the scheduler places callers as it likes");
             }
-            let mut result = ends.on_error(device::serve(&channel, serving, own.as_ref()));
+            let mut result = ends.on_error(device::serve(&channel, serving, crew, own.as_ref()));
             ends.all();
             for other in others {
                 let other = other.join().unwrap_or_else(|_| Err(io::Error::other("a thread that served requests panicked")));
@@ -267,6 +277,7 @@ struct Ends<'a> {
     mailboxes: Vec<Arc<Mailbox>>,
     /// For the thread that serves the device beside io_uring.
     own: Option<&'a Mailbox>,
+    crew: &'a Crew,
     watch: Option<&'a Watch>,
     failed: &'a AtomicBool,
 }
@@ -275,6 +286,7 @@ impl Ends<'_> {
     fn all(&self) {
         self.mailboxes.iter().for_each(|mailbox| mailbox.end());
         self.own.into_iter().for_each(Mailbox::end);
+        self.crew.end();
         self.watch.into_iter().for_each(Watch::end);
     }
 

@@ -424,6 +424,66 @@ fn several_threads_serve_over_channels_of_their_own() {
     });
 }
 
+/// One thread serves. Each request that waits gets a thread of its own, as long as there are spare ones.
+#[test]
+fn requests_are_served_while_others_wait_in_their_threads() {
+    over_device("waits", |mut served| {
+        assert!(served.about.contains("device: 1"), "{}", served.about);
+        let directory = served.path("");
+        let read = |name: &str| {
+            let path = directory.join(name);
+            thread::spawn(move || fs::read(path).expect("read"))
+        };
+        let steady = served.path("steady");
+        let mut waiting = Vec::new();
+        for (name, bytes) in [("waits-1", b"1"), ("waits-2", b"2")] {
+            waiting.push((read(name), bytes));
+            assert_eq!(served.ask("event"), "Waits");
+            drop_caches(&File::open(&steady).expect("opened"));
+            assert_eq!(fs::read(&steady).expect("served meanwhile"), b"old");
+        }
+        drop_caches(&File::open(&steady).expect("opened"));
+        // The last spare thread: nobody takes its place.
+        waiting.push((read("waits-3"), b"3"));
+        assert_eq!(served.ask("event"), "Waits");
+        let late = read("steady");
+        thread::sleep(Duration::from_millis(50));
+        assert!(!late.is_finished(), "all threads wait");
+        served.ask("finish");
+        waiting.into_iter().for_each(|(reader, bytes)| assert_eq!(reader.join().expect("no panic"), bytes));
+        assert_eq!(late.join().expect("no panic"), b"old");
+        // Who does not say that it waits holds up the others.
+        drop_caches(&File::open(&steady).expect("opened"));
+        let holds = read("holds");
+        assert_eq!(served.ask("event"), "Waits");
+        let late = read("steady");
+        thread::sleep(Duration::from_millis(50));
+        assert!(!late.is_finished(), "the only place is taken");
+        served.ask("finish");
+        assert_eq!((holds.join().expect("no panic"), late.join().expect("no panic")), (b"4".to_vec(), b"old".to_vec()));
+        assert!(served.end().success());
+    });
+}
+
+/// Spare threads, and one that waits, do not hold up the end.
+#[test]
+fn an_unmount_ends_spare_threads_and_those_that_wait() {
+    over_device("waits", |mut served| {
+        let waits = served.path("waits-1");
+        let reader = thread::spawn(move || fs::read(waits));
+        assert_eq!(served.ask("event"), "Waits");
+        while !reader.is_finished() {
+            let _busy = unmount(served.path(""), Unmount::Force);
+        }
+        reader.join().expect("no panic").expect_err("cut off");
+        let _gone = unmount(served.path(""), Unmount::Lazy);
+        // In either order: the answer to the order, and the end of the session.
+        let mut said = [served.ask("finish"), served.ask("nothing that has an answer")];
+        said.sort_unstable();
+        assert_eq!(said, ["0", "session ended"]);
+    });
+}
+
 #[test]
 fn a_polled_session_calls_idle_between_requests() {
     over_device("polled", |mut served| {

@@ -3,6 +3,11 @@
 //!
 //! Waits -(begin)-> Tries -(refuse)-> Refused; Tries, Refused -(commit)-> Committed; any -(end)-> Waits.
 //!
+//! A thread that may wait, but whose place somebody else then has to take, says so: inside a scope of [`begin_announcing`] the file system
+//! calls a function of the scope once, before it first waits.
+//!
+//! Waits -(begin_announcing)-> Announces -(announce)-> Announced; both -(end)-> Waits.
+//!
 //! The mode belongs to a thread. Workers of virtual time ([`super::workers`]) share one thread and open no scope.
 
 use std::cell::Cell;
@@ -18,11 +23,18 @@ pub enum Patience {
     Refused,
     /// A change is durable, so the scope cannot be repeated any more: what is left of it waits.
     Committed,
+    /// The thread waits, but has to say so before.
+    Announces,
+    /// It has said so.
+    Announced,
 }
 
 super::thread_local! {
     static PATIENCE: Cell<Patience> = const { Cell::new(Patience::Waits) };
+    static TELL: Cell<fn()> = const { Cell::new(nobody) };
 }
+
+fn nobody() {}
 
 /// What the calling thread does where it would wait.
 #[inline]
@@ -36,16 +48,45 @@ pub fn tries() -> bool {
     matches!(patience(), Patience::Tries | Patience::Refused)
 }
 
-/// Opens a scope. Scopes do not nest: the outermost one counts. False if one is open already.
+/// Whether something has to be done before the calling thread waits: to refuse, or to announce it.
 #[inline]
-pub fn begin() -> bool {
+pub fn is_bound() -> bool {
+    matches!(patience(), Patience::Tries | Patience::Refused | Patience::Announces)
+}
+
+fn open(as_which: Patience) -> bool {
     PATIENCE.with(|patience| {
         let is_outermost = patience.get() == Patience::Waits;
         if is_outermost {
-            patience.set(Patience::Tries);
+            patience.set(as_which);
         }
         is_outermost
     })
+}
+
+/// Opens a scope. Scopes do not nest: the outermost one counts. False if one is open already.
+#[inline]
+pub fn begin() -> bool {
+    open(Patience::Tries)
+}
+
+/// Opens a scope in which the thread waits, but calls `tell` before it first does. False if a scope is open already.
+#[inline]
+pub fn begin_announcing(tell: fn()) -> bool {
+    let opened = open(Patience::Announces);
+    if opened {
+        TELL.with(|told| told.set(tell));
+    }
+    opened
+}
+
+/// Says that the thread is about to wait, if that has to be said.
+#[cold]
+pub fn announce() {
+    if patience() == Patience::Announces {
+        PATIENCE.with(|patience| patience.set(Patience::Announced));
+        TELL.with(Cell::get)();
+    }
 }
 
 /// Ends the scope of this thread; returns what happened in it.
@@ -83,5 +124,23 @@ mod tests {
         assert_eq!((end(), patience()), (Patience::Committed, Patience::Waits));
         commit();
         assert_eq!(patience(), Patience::Waits, "outside of a scope nothing is noted");
+    }
+
+    #[test]
+    fn a_wait_is_announced_once_a_scope() {
+        use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+        static TOLD: AtomicU32 = AtomicU32::new(0);
+        fn tell() {
+            TOLD.fetch_add(1, SeqCst);
+        }
+        announce();
+        assert!(!is_bound() && begin_announcing(tell) && is_bound() && !tries());
+        assert!(!begin(), "the outermost scope counts");
+        commit();
+        assert_eq!((patience(), TOLD.load(SeqCst)), (Patience::Announces, 0));
+        announce();
+        announce();
+        assert!(!is_bound());
+        assert_eq!((end(), TOLD.load(SeqCst), patience()), (Patience::Announced, 1, Patience::Waits));
     }
 }

@@ -1,16 +1,17 @@
 //! A small in-memory file system, with some files that misbehave on purpose:
 //!
 //! `/slow` parks its reads and writes until the test orders `finish`, `/dropped` drops the replies to its reads, `/panic` panics in them.
+//! Reads of `/waits…` wait in their thread for `finish`, after they have said so; those of `/holds…` do not say so.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::Sender;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tandemfs_wire::{
     Attributes, Entry, Errno, Handler, Interruption, Opened, Operation, ParkedReply, Reply, Request, SetAttributes, SetTime, Statfs, Time,
-    kind_of,
+    kind_of, will_wait,
 };
 
 const VALID: Duration = Duration::from_secs(3600);
@@ -39,6 +40,7 @@ struct Tree {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     Parked,
+    Waits,
     Interrupted,
     Group(u32),
 }
@@ -50,6 +52,9 @@ pub struct MemoryFs {
     slow: u64,
     pub idle_calls: AtomicU64,
     pub reads: AtomicU64,
+    /// How often `finish` was ordered.
+    finished: Mutex<u64>,
+    finishes: Condvar,
 }
 
 /// The answer to a parked request.
@@ -57,6 +62,9 @@ enum Answer {
     Data(Vec<u8>),
     Written(u32),
 }
+
+/// Files whose readers wait.
+const WAITING: [(&[u8], &[u8]); 4] = [(b"waits-1", b"1"), (b"waits-2", b"2"), (b"waits-3", b"3"), (b"holds", b"4")];
 
 type Outcome<T> = Result<T, Errno>;
 
@@ -73,20 +81,32 @@ impl MemoryFs {
         let mut tree = Tree { last: 1, ..Tree::default() };
         let attributes = Attributes { ino: 1, mode: DIRECTORY | 0o755, nlink: 2, birth: Some(now()), ..Attributes::default() };
         tree.nodes.insert(1, Node { attributes, ..Node::default() });
-        for (name, data) in [(&b"slow"[..], &b"at last"[..]), (b"dropped", b"x"), (b"panic", b"x"), (b"steady", b"old")] {
+        let files = [(&b"slow"[..], &b"at last"[..]), (b"dropped", b"x"), (b"panic", b"x"), (b"steady", b"old")];
+        for (name, data) in files.into_iter().chain(WAITING) {
             let node = tree.add(1, name, REGULAR | 0o644, (0, 0)).expect("a fresh name");
             tree.get_mut(node).expect("just made").data = data.to_vec();
             tree.resize(node, data.len() as u64).expect("a file");
         }
         let (idle_calls, reads) = (AtomicU64::new(0), AtomicU64::new(0));
         let slow = tree.nodes[&1].names[&b"slow"[..]];
-        Self { tree: Mutex::new(tree), parked: Mutex::default(), events, slow, idle_calls, reads }
+        Self {
+            tree: Mutex::new(tree),
+            parked: Mutex::default(),
+            events,
+            slow,
+            idle_calls,
+            reads,
+            finished: Mutex::default(),
+            finishes: Condvar::new(),
+        }
     }
 
     /// Answers all parked reads.
     pub fn finish(&self) -> usize {
         let parked = std::mem::take(&mut *locked(&self.parked));
         let count = parked.len();
+        *locked(&self.finished) += 1;
+        self.finishes.notify_all();
         for (reply, answer) in parked {
             reply.finish(|reply| match answer {
                 Answer::Written(bytes) => reply.written(bytes),
@@ -114,6 +134,17 @@ impl MemoryFs {
         let _unheard = self.events.send(event);
     }
 
+    /// Waits in this thread until the test orders `finish`.
+    fn wait(&self, node: u64) {
+        let finished = locked(&self.finished);
+        let before = *finished;
+        if !self.is_named(node, b"holds") {
+            will_wait();
+        }
+        self.tell(Event::Waits);
+        drop(self.finishes.wait_while(finished, |finished| *finished == before).unwrap_or_else(PoisonError::into_inner));
+    }
+
     fn is_named(&self, node: u64, name: &[u8]) -> bool {
         self.find(name) == Some(node)
     }
@@ -124,6 +155,9 @@ impl MemoryFs {
             return drop(reply);
         }
         assert!(!self.is_named(request.node, b"panic"), "a read of /panic, as it should");
+        if WAITING.iter().any(|(name, _)| self.is_named(request.node, name)) {
+            self.wait(request.node);
+        }
         let tree = locked(&self.tree);
         let rest = |node: &Node| node.data.get(offset as usize..).unwrap_or_default().to_vec();
         if self.slow == request.node {

@@ -196,6 +196,7 @@ fn options(words: &[&str]) -> Options {
     Options {
         device_threads: if words.contains(&"threads") { 4 } else { 1 },
         clone_device: words.contains(&"clone"),
+        waiting_max: if words.contains(&"waits") { 2 } else { 0 },
         polled: words.contains(&"polled"),
         ring,
         only_root_and: None,
