@@ -5,8 +5,7 @@ mod support;
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::Scope;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use support::waiting::{Release, start};
