@@ -9,7 +9,7 @@ use tandemfs_wire::{Options, RingOptions};
 /// other (two virtual CPUs under load). The scheduler's choice holds for thousands of requests. More waiting threads make the slow case
 /// likelier (in 24 runs each: about 4 with one thread, 6 with two, 13 with four), so there are no more threads than CPUs.
 const CLONED_CHANNELS_ABOVE: usize = 4;
-/// Further threads per CPU for requests over the device that wait for the drive or a lock ([CW2] of `wire/src/crew.rs`); they sleep until then.
+/// Further threads per CPU for requests over the device that wait for the drive or a lock ([CRW2] of `wire/src/crew.rs`); they sleep until then.
 const WAITING_PER_CPU: usize = 16;
 const WAITING_MAX: usize = 64;
 /// Threads per CPU with FUSE over io_uring, where each CPU has a queue. One thread works; others take over while it waits for the drive, a

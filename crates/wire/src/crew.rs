@@ -1,13 +1,13 @@
 //! The threads that serve the device, and who takes the place of one that waits.
 //!
-//! [CW1] So many threads as [`crate::Options::device_threads`] says have a *place*: they read requests, or serve one without waiting. With
+//! [CRW1] So many threads as [`crate::Options::device_threads`] says have a *place*: they read requests, or serve one without waiting. With
 //!       more readers it would be likelier that the kernel wakes one on another CPU than the caller's. Further threads are *spare*.
-//! [CW2] A thread that is about to wait for something else than a request gives its place up first ([`will_wait`]). It keeps its request,
+//! [CRW2] A thread that is about to wait for something else than a request gives its place up first ([`will_wait`]). It keeps its request,
 //!       its buffers and its channel, and sends the reply itself: nothing is copied and nothing begins twice. A spare thread is called only
 //!       if fewer than half of the places are taken then, so a single caller's waits wake nobody.
-//! [CW3] A thread that has answered takes a place again if one is free; otherwise it is spare.
-//! [CW4] The number of threads is bounded. Without a spare one, requests wait until a thread has answered.
-//! [CW5] The end of any of these threads ends the spare ones. Threads that wait end with their answers, the others with the connection.
+//! [CRW3] A thread that has answered takes a place again if one is free; otherwise it is spare.
+//! [CRW4] The number of threads is bounded. Without a spare one, requests wait until a thread has answered.
+//! [CRW5] The end of any of these threads ends the spare ones. Threads that wait end with their answers, the others with the connection.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -62,7 +62,7 @@ impl Crew {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// [CW2]
+    /// [CRW2]
     fn leave(&self) {
         let mut state = self.lock();
         state.taken -= 1;
@@ -74,7 +74,7 @@ impl Crew {
         }
     }
 
-    /// Takes a place, or waits as a spare thread until it is called; false at the end ([CW3]).
+    /// Takes a place, or waits as a spare thread until it is called; false at the end ([CRW3]).
     fn take_place(&self) -> bool {
         let mut state = self.lock();
         if state.taken < self.places {
@@ -92,7 +92,7 @@ impl Crew {
         true
     }
 
-    /// Ends the spare threads ([CW5]).
+    /// Ends the spare threads ([CRW5]).
     pub(crate) fn end(&self) {
         self.lock().has_ended = true;
         self.called.notify_all();
@@ -190,13 +190,13 @@ mod tests {
             tell(second, Order::Wait);
             let third = next(&heard);
             assert_eq!(first + second + third, 3, "three threads");
-            tell(third, Order::Wait); // [CW4]: nobody is spare
+            tell(third, Order::Wait); // [CRW4]: nobody is spare
             tell(second, Order::GoOn);
-            assert_eq!(next(&heard), second, "[CW3]: the place is free again");
+            assert_eq!(next(&heard), second, "[CRW3]: the place is free again");
             tell(first, Order::GoOn);
             tell(third, Order::GoOn);
             nobody(&heard);
-            tell(second, Order::End); // [CW5]: ends all
+            tell(second, Order::End); // [CRW5]: ends all
         });
     }
 

@@ -59,7 +59,7 @@
 
 // Source files: `abi.rs` defines the kernel's structures, `request/` parses ([RQ1], [RQ2]), `negotiation.rs` negotiates INIT ([NE1]–[NE4]),
 // `reply/` answers ([RY1], [RY2]; `sink.rs` [SK1]–[SK3] writes the bytes), `serving.rs` processes requests in every thread ([SG1]–[SG3]),
-// `device.rs` (`crew.rs` [CW1]–[CW5]) and `ring.rs` ([UR1]–[UR7]; `interrupts.rs` [IT1], [IT2]) receive requests over the device and io_uring,
+// `device.rs` (`crew.rs` [CRW1]–[CRW5]) and `ring.rs` ([UR1]–[UR7]; `interrupts.rs` [IT1], [IT2]) receive requests over the device and io_uring,
 // `scheduling.rs` ([KC1]–[KC4]) keeps their callers on their CPUs, `notify.rs` ([NO1]) notifies the kernel, `mount/` mounts.
 //
 // *Architecture invariants:* this crate knows no file system, and all answers come from the handler, except those of the session's own
