@@ -1,8 +1,9 @@
 //! The server of the direct door: programs reach a mounted file system by shared memory, beside its mount.
 //!
 //! `reception.rs` has the thread that greets new clients and looks after their credentials (`peers.rs`, `mountinfo.rs`). `clients.rs` has what is
-//! known of each client, `handles.rs` its open files, `tally.rs` its counters, `known.rs` which answers it may give itself, `descriptors.rs` sends files of the mount. `serving.rs` makes messages calls of `vfs` (`calls.rs`). The poller
-//! serves them, or the threads of `pool.rs`.
+//! known of each client, `handles.rs` its open files, `tally.rs` its counters, `known.rs` which answers it may give itself.
+//! `descriptors.rs` sends files of the mount. `serving.rs` makes messages calls of `vfs` (`calls.rs`). The poller serves them, or the threads of
+//! `pool.rs`.
 //!
 //! [D1] The daemon trusts nothing in shared memory. The ring copies and checks a request; texts are copied once; a buffer is private until it
 //!      is whole, but for large transfers, which the drive makes from and to the client's memory ([SM3], [SM4] of the file system). No
