@@ -153,6 +153,15 @@ impl File {
         self.write(from, ReadWriteFlags::APPEND, Unless::default(), |_| Some(0))
     }
 
+    /// As [`File::write_at`] with flags of pwritev2(2): `RWF_APPEND`, `RWF_NOAPPEND`.
+    ///
+    /// # Errors
+    /// As pwritev2(2); `EOPNOTSUPP` for other flags than those of writes that go through a cache.
+    pub fn write_at_with(&self, from: &[u8], offset: u64, flags: ReadWriteFlags) -> Result<usize> {
+        offset_of(offset)?;
+        self.write(from, flags, Unless::default(), |done| offset.checked_add(done as u64)).map(|(done, _)| done)
+    }
+
     fn write(&self, from: &[u8], flags: ReadWriteFlags, unless: Unless, offset_at: impl Fn(usize) -> Option<u64>) -> Result<(usize, u64)> {
         let from = &from[..from.len().min(CALL_BYTES_MAX)];
         let flags = flags.bits().cast_signed();

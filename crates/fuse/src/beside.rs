@@ -21,7 +21,11 @@
 //!       is right unless a client has changed the file since the kernel learned of it. So the WRITE goes to its offset if no client has
 //!       reached behind it (as [DR1]); otherwise to the end that the file system has, and the kernel's pages of the file are wrong and dropped
 //!       after the reply: it locks them until then. A client is noted before it changes anything and until it has, so whoever looks at the
-//!       size first and then at the note misses none.
+//!       size first and then at the note misses none. The note stays while anybody has the file, and is of one generation: a number may be
+//!       taken again of which the kernel has known nothing.
+//! [BS10] A note about a file goes only when nobody has the file any more, which is asked under the lock of the notes: a FORGET may come after
+//!       a later LOOKUP of the same number. A LOOKUP counts before it reads the attributes that it replies, so what changes from then on is
+//!       noted.
 //! [BS9] Bytes that clients know are revoked after a file was noted: nothing of a noted file is given to be kept, so from then on they ask.
 //! [BS8] The kernel keeps an inode that it was told of until it drops the name, and the file system keeps the space of one that the kernel
 //!       has. So it is told of names that a client took away, afterwards and by a thread that serves nothing; until then their space is as
@@ -32,7 +36,7 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{ReadOptions, Result, WriteOptions, may_wait};
+use tandemfs_fs::{Error, ReadOptions, Result, WriteOptions, may_wait};
 use tandemfs_vfs::{Caches, Change};
 use tandemfs_wire::Reply;
 
@@ -40,8 +44,10 @@ use crate::door::Door;
 use crate::page_cache::DirectWrite;
 
 const SHARDS: usize = 64;
-/// Notes of a shard; beyond that every file counts as noted.
+/// Notes of a kind in a shard; beyond that every file counts as noted.
 const NOTES_MAX: usize = 1 << 14;
+/// If more of them are left of files that somebody has, it is not tried again to make room.
+const SWEPT_MAX: usize = NOTES_MAX / 2;
 const END_OF_FILES: u64 = i64::MAX as u64;
 
 /// Files of which the kernel may have pages ([BS3]).
@@ -58,11 +64,11 @@ struct Shard {
 struct Files {
     states: HashMap<InodeNumber, State>,
     is_full: bool,
-    /// Files of which the kernel has had pages ([BS7]), until it forgets them.
+    /// Files of which the kernel has had pages ([BS7]), until nobody has them.
     read: HashSet<InodeNumber>,
     /// Every file counts as one of those.
     is_read_full: bool,
-    /// Files that clients have changed ([BS5]), until the kernel forgets them.
+    /// Files that clients have changed ([BS5]), until nobody has them.
     changed: HashMap<InodeNumber, ByClients>,
     /// Every file counts as being changed now.
     is_changed_full: bool,
@@ -72,6 +78,8 @@ struct Files {
 #[derive(Debug, Clone, Copy, Default)]
 struct ByClients {
     under_way: u32,
+    /// Of which file of the number the end is.
+    generation: u32,
     /// The largest size that the file had after a change.
     end: u64,
 }
@@ -95,13 +103,19 @@ impl Shard {
 }
 
 impl Files {
-    fn add_read(&mut self, file: InodeNumber) {
+    fn add_read(&mut self, file: InodeNumber, is_held: &IsHeld<'_>) {
+        if self.read.len() >= NOTES_MAX && !self.read.contains(&file) {
+            self.read.retain(|file| is_held(*file)); // [BS10]
+            self.is_read_full |= self.read.len() > SWEPT_MAX;
+        }
         if !self.is_read_full {
             self.read.insert(file);
-            self.is_read_full = self.read.len() >= NOTES_MAX;
         }
     }
 }
+
+/// Whether the kernel or a client has a file.
+type IsHeld<'a> = dyn Fn(InodeNumber) -> bool + 'a;
 
 impl Noted {
     fn shard(&self, file: InodeNumber) -> &Shard {
@@ -109,9 +123,9 @@ impl Noted {
     }
 
     /// Notes a file.
-    pub(crate) fn note(&self, file: InodeNumber) {
+    pub(crate) fn note(&self, file: InodeNumber, is_held: &IsHeld<'_>) {
         let mut files = self.shard(file).lock();
-        files.add_read(file);
+        files.add_read(file, is_held);
         if files.states.len() >= NOTES_MAX && !files.states.contains_key(&file) {
             files.is_full = true;
             return;
@@ -125,9 +139,12 @@ impl Noted {
         files.is_read_full || files.read.contains(&file)
     }
 
-    /// The kernel has the file no more.
-    fn forget(&self, file: InodeNumber) {
+    /// Somebody has the file no more ([BS10]).
+    fn forget(&self, file: InodeNumber, is_held: &IsHeld<'_>) {
         let mut files = self.shard(file).lock();
+        if is_held(file) {
+            return;
+        }
         files.read.remove(&file);
         if files.changed.get(&file).is_some_and(|by_clients| by_clients.under_way == 0) {
             files.changed.remove(&file);
@@ -135,46 +152,44 @@ impl Noted {
     }
 
     /// The kernel is told sizes of a file from now on ([BS7]).
-    fn note_read(&self, file: InodeNumber) {
-        self.shard(file).lock().add_read(file);
+    fn note_read(&self, file: InodeNumber, is_held: &IsHeld<'_>) {
+        self.shard(file).lock().add_read(file, is_held);
     }
 
     /// A client is about to change a file ([BS5]).
-    fn change_begins(&self, file: InodeNumber) {
+    fn change_begins(&self, file: InodeNumber, is_held: &IsHeld<'_>) {
         let mut files = self.shard(file).lock();
         if files.changed.len() >= NOTES_MAX && !files.changed.contains_key(&file) {
-            files.is_changed_full = true;
-            return;
+            files.changed.retain(|file, by_clients| by_clients.under_way > 0 || is_held(*file)); // [BS10]
+            files.is_changed_full |= files.changed.len() > SWEPT_MAX;
         }
-        files.changed.entry(file).or_default().under_way += 1;
+        if !files.is_changed_full || files.changed.contains_key(&file) {
+            files.changed.entry(file).or_default().under_way += 1;
+        }
     }
 
-    /// It has, and the file has this size.
-    fn change_ends(&self, file: InodeNumber, size: u64) {
-        if let Some(by_clients) = self.shard(file).lock().changed.get_mut(&file) {
-            by_clients.under_way = by_clients.under_way.saturating_sub(1);
-            by_clients.end = by_clients.end.max(size);
+    /// It has, and the file has this size and generation; none if it is gone.
+    fn change_ends(&self, file: InodeNumber, reached: Option<(u64, u32)>) {
+        let mut files = self.shard(file).lock();
+        let Some(by_clients) = files.changed.get_mut(&file) else { return };
+        by_clients.under_way = by_clients.under_way.saturating_sub(1);
+        match reached {
+            Some((size, generation)) if by_clients.generation == generation => by_clients.end = by_clients.end.max(size),
+            Some((size, generation)) => (by_clients.end, by_clients.generation) = (size, generation),
+            None if by_clients.under_way == 0 => drop(files.changed.remove(&file)),
+            None => {}
         }
     }
 
     /// What clients may have written of a file ends before this; 0 if they have changed nothing.
-    fn end_by_clients(&self, file: InodeNumber) -> u64 {
+    fn end_by_clients(&self, file: InodeNumber, generation: u32) -> u64 {
         let files = self.shard(file).lock();
         match files.changed.get(&file) {
-            None => {
-                if files.is_changed_full {
-                    u64::MAX
-                } else {
-                    0
-                }
-            }
-            Some(by_clients) => {
-                if by_clients.under_way > 0 {
-                    u64::MAX
-                } else {
-                    by_clients.end
-                }
-            }
+            None if files.is_changed_full => u64::MAX,
+            None => 0,
+            Some(by_clients) if by_clients.under_way > 0 => u64::MAX,
+            Some(by_clients) if by_clients.generation == generation => by_clients.end,
+            Some(_) => 0,
         }
     }
 
@@ -234,7 +249,11 @@ impl Change for Changing {
 impl Drop for Changing {
     fn drop(&mut self) {
         if let Some(noted) = &self.door.beside {
-            noted.change_ends(self.file, self.door.fs.size(self.file).unwrap_or(u64::MAX));
+            match self.door.fs.size_and_generation(self.file) {
+                Ok(reached) => noted.change_ends(self.file, Some(reached)),
+                Err(Error::Stale(_)) => noted.change_ends(self.file, None),
+                Err(_) => {} // where it ends is unknown from now on, as during a change
+            }
         }
         if self.write.is_some() {
             self.door.drop_noted_pages(self.file);
@@ -266,7 +285,7 @@ impl Caches for Door {
             }
         };
         if let Some(noted) = &self.beside {
-            noted.change_begins(file); // [BS5]
+            noted.change_begins(file, &|file| self.fs.is_held(file)); // [BS5]
         }
         Ok(Box::new(Changing { door: self, file, write: Some(write), grows_to }))
     }
@@ -293,7 +312,7 @@ impl Door {
     /// [BS3]
     pub(crate) fn note_pages(&self, file: InodeNumber) {
         if let Some(noted) = &self.beside {
-            noted.note(file);
+            noted.note(file, &|file| self.fs.is_held(file));
             self.fs.revoke_bytes(file); // [BS9]
         }
     }
@@ -308,10 +327,10 @@ impl Door {
         }
     }
 
-    /// The kernel has dropped an inode from its memory ([BS7]).
-    pub(crate) fn forget_pages(&self, file: InodeNumber) {
+    /// The kernel has dropped an inode from its memory, and the file system knows that ([BS10]).
+    pub(crate) fn forget_notes(&self, file: InodeNumber) {
         if let Some(noted) = &self.beside {
-            noted.forget(file);
+            noted.forget(file, &|file| self.fs.is_held(file));
         }
     }
 
@@ -319,15 +338,15 @@ impl Door {
     /// their order is in their offsets alone.
     pub(crate) fn tell_sizes_of(&self, file: InodeNumber) {
         if let Some(noted) = &self.beside {
-            noted.note_read(file);
+            noted.note_read(file, &|file| self.fs.is_held(file));
         }
     }
 
     /// Whether a WRITE of a descriptor with O_APPEND goes to the end that the file system has ([BS5]). One that is at the end and alone does too:
     /// a client may let the file grow in this moment.
     pub(crate) fn goes_to_the_end(&self, file: InodeNumber, offset: u64, is_alone: bool) -> Result<bool> {
-        let size = self.fs.size(file)?; // before the note
-        Ok(is_alone && offset == size || self.beside.as_ref().is_some_and(|noted| offset < noted.end_by_clients(file)))
+        let (size, generation) = self.fs.size_and_generation(file)?; // before the note
+        Ok(is_alone && offset == size || self.beside.as_ref().is_some_and(|noted| offset < noted.end_by_clients(file, generation)))
     }
 
     /// A WRITE to the end ([BS5]).
@@ -359,6 +378,8 @@ mod tests {
     use super::*;
 
     const FILE: InodeNumber = InodeNumber::new(7);
+    const HELD: fn(InodeNumber) -> bool = |_| true;
+    const NOT_HELD: fn(InodeNumber) -> bool = |_| false;
 
     #[test]
     fn a_note_costs_one_drop() {
@@ -370,15 +391,15 @@ mod tests {
         };
         settle(FILE);
         assert_eq!(drops.load(SeqCst), 0);
-        noted.note(FILE);
+        noted.note(FILE, &HELD);
         settle(InodeNumber::new(8));
         assert_eq!(drops.load(SeqCst), 0);
         settle(FILE);
         settle(FILE);
         assert_eq!(drops.load(SeqCst), 1);
         noted.settle(FILE, || panic!("no note"));
-        noted.note(FILE);
-        noted.settle(FILE, || noted.note(FILE)); // a READ that came meanwhile
+        noted.note(FILE, &HELD);
+        noted.settle(FILE, || noted.note(FILE, &HELD)); // a READ that came meanwhile
         settle(FILE);
         assert_eq!(drops.load(SeqCst), 2);
     }
@@ -387,7 +408,7 @@ mod tests {
     fn too_many_notes_count_for_every_file() {
         let noted = Noted::default();
         let of_one_shard = |index: usize| InodeNumber::new((index * SHARDS) as u64);
-        (1..=NOTES_MAX + 1).for_each(|index| noted.note(of_one_shard(index)));
+        (1..=NOTES_MAX + 1).for_each(|index| noted.note(of_one_shard(index), &HELD));
         let drops = AtomicUsize::new(0);
         for _ in 0..2 {
             noted.settle(of_one_shard(NOTES_MAX + 1), || {
@@ -400,7 +421,7 @@ mod tests {
     #[test]
     fn a_second_reader_waits_until_the_pages_are_written_back() {
         let noted = Arc::new(Noted::default());
-        noted.note(FILE);
+        noted.note(FILE, &HELD);
         let is_dropped = Arc::new(AtomicUsize::new(0));
         let (began, begins) = std::sync::mpsc::channel();
         let first = {
@@ -419,23 +440,55 @@ mod tests {
         first.join().expect("no panic");
     }
 
-    /// [BS5]
+    /// [BS5], [BS10]
     #[test]
-    fn what_clients_reach_is_known_until_the_kernel_forgets_the_file() {
+    fn what_clients_reach_is_known_until_nobody_has_the_file() {
         let noted = Noted::default();
-        assert_eq!(noted.end_by_clients(FILE), 0);
-        noted.change_begins(FILE);
-        noted.change_begins(FILE);
-        noted.change_ends(FILE, 100);
-        noted.forget(FILE);
-        assert_eq!(noted.end_by_clients(FILE), u64::MAX, "one is under way still, and may change anything");
-        noted.change_ends(FILE, 50);
-        assert_eq!((noted.end_by_clients(FILE), noted.end_by_clients(InodeNumber::new(8))), (100, 0));
-        noted.forget(FILE);
-        assert_eq!(noted.end_by_clients(FILE), 0);
+        assert_eq!(noted.end_by_clients(FILE, 1), 0);
+        noted.change_begins(FILE, &HELD);
+        noted.change_begins(FILE, &HELD);
+        noted.change_ends(FILE, Some((100, 1)));
+        noted.forget(FILE, &NOT_HELD);
+        assert_eq!(noted.end_by_clients(FILE, 1), u64::MAX, "one is under way still, and may change anything");
+        noted.change_ends(FILE, Some((50, 1)));
+        noted.forget(FILE, &HELD);
+        assert_eq!((noted.end_by_clients(FILE, 1), noted.end_by_clients(InodeNumber::new(8), 1)), (100, 0));
+        noted.forget(FILE, &NOT_HELD);
+        assert_eq!(noted.end_by_clients(FILE, 1), 0);
+    }
+
+    /// [BS5]: the kernel has known neither of the first two files, so it does not forget them.
+    #[test]
+    fn what_clients_reach_is_of_one_generation() {
+        let noted = Noted::default();
+        let change = |reached| {
+            noted.change_begins(FILE, &HELD);
+            noted.change_ends(FILE, reached);
+        };
+        change(Some((100, 1)));
+        assert_eq!(noted.end_by_clients(FILE, 2), 0);
+        change(Some((10, 2)));
+        assert_eq!(noted.end_by_clients(FILE, 2), 10, "not that of the file before");
+        change(None);
+        assert!(noted.shard(FILE).lock().changed.is_empty());
+    }
+
+    /// [BS10]
+    #[test]
+    fn notes_of_files_that_nobody_has_make_room() {
         let of_one_shard = |index: usize| InodeNumber::new((index * SHARDS) as u64);
-        (1..=NOTES_MAX + 1).for_each(|index| noted.change_begins(of_one_shard(index)));
-        assert_eq!(noted.end_by_clients(of_one_shard(NOTES_MAX + 9)), u64::MAX, "nobody can be told apart");
+        for (is_held, reached) in [(NOT_HELD, 0), (HELD, u64::MAX)] {
+            let noted = Noted::default();
+            for file in (1..=NOTES_MAX + 1).map(of_one_shard) {
+                noted.note_read(file, &is_held);
+                noted.change_begins(file, &is_held);
+                noted.change_ends(file, Some((100, 1)));
+            }
+            let unknown = of_one_shard(NOTES_MAX + 9);
+            assert_eq!(noted.end_by_clients(unknown, 1), reached, "nobody can be told apart where all stay");
+            assert_eq!(noted.has_been_read(unknown), reached > 0);
+            assert_eq!(noted.end_by_clients(of_one_shard(NOTES_MAX), 1), if reached > 0 { 100 } else { 0 });
+        }
     }
 
     /// [BS6]
@@ -443,7 +496,7 @@ mod tests {
     fn a_note_is_not_settled_where_nobody_waits() {
         let noted = Noted::default();
         assert!(noted.is_settled(FILE));
-        noted.note(FILE);
+        noted.note(FILE, &HELD);
         assert!(!noted.is_settled(FILE) && noted.is_settled(InodeNumber::new(8)));
         noted.settle(FILE, || assert!(!noted.is_settled(FILE), "while pages are dropped"));
         assert!(noted.is_settled(FILE));

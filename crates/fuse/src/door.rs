@@ -153,7 +153,11 @@ impl Door {
     /// up again.
     pub(crate) fn remember(&self, attributes: Attributes) -> Result<Attributes> {
         self.fs.remember(attributes.inode, attributes.generation, 1)?;
-        Ok(attributes)
+        if self.beside.is_none() {
+            return Ok(attributes);
+        }
+        let now = self.fs.attributes(attributes.inode); // [BS10]
+        now.inspect_err(|_| self.fs.forget(attributes.inode, 1))
     }
 
     /// How long the kernel may cache attributes of a reply.

@@ -34,8 +34,8 @@ impl Door {
     /// Serves FORGET, or the pairs of a BATCH_FORGET.
     pub(crate) fn forget(&self, nodes: impl Iterator<Item = (u64, u64)>, reply: Reply<'_>) {
         for (node, count) in nodes {
-            self.forget_pages(inode(node));
             self.forgets.serve(|| self.fs.forget(inode(node), count));
+            self.forget_notes(inode(node));
         }
         reply.none();
     }

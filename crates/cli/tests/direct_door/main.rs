@@ -200,6 +200,34 @@ fn a_write_that_shall_not_append_goes_to_its_offset_where_no_client_reached_behi
     ended(&place, mount, door);
 }
 
+/// The number of a file of which the kernel has known nothing, and which clients had changed, is taken again.
+#[test]
+fn regression_what_clients_changed_counts_for_a_later_file_of_the_number() {
+    let (place, mount, mut door) = opened("");
+    let old = door.open("old", libc::O_CREAT | libc::O_RDWR, 0o644).expect("created");
+    door.write(old, 0, &[1; 100]).expect("written");
+    let number = door.stat("old").expect("stat").node;
+    door.close(old).expect("closed");
+    door.unlink("old").expect("unlinked");
+    let new = (0..1000).find_map(|index| {
+        let name = format!("new-{index}");
+        let new = OpenOptions::new().create(true).append(true).open(mount.path(&name)).expect("opened");
+        (new.metadata().expect("open").ino() == number).then_some((name, new))
+    });
+    let (name, mut new) = new.expect("the number is taken again");
+    new.write_all(b"0123456789").expect("appended");
+    let no_append = rustix::io::ReadWriteFlags::from_bits_retain(libc::RWF_NOAPPEND.cast_unsigned());
+    match rustix::io::pwritev2(&new, &[std::io::IoSlice::new(b"at")], 2, no_append) {
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::INVAL) => println!("not RWF_NOAPPEND, which this kernel does not know"),
+        written => {
+            assert_eq!(written, Ok(2));
+            assert_eq!(fs::read(mount.path(&name)).expect("read"), b"01at456789");
+        }
+    }
+    drop(new);
+    ended(&place, mount, door);
+}
+
 #[test]
 fn attributes_change_by_both_ways_with_warm_caches() {
     let (place, mount, mut door) = opened("");

@@ -44,6 +44,14 @@ impl FileSystem {
         self.of_inode(number, |inode| inode.size)
     }
 
+    /// The size of a file in bytes, and its generation, which tells it from earlier files of its number.
+    ///
+    /// # Errors
+    /// `Stale` if the number is not in use.
+    pub fn size_and_generation(&self, number: InodeNumber) -> Result<(u64, u32)> {
+        self.of_inode(number, |inode| (inode.size, inode.generation))
+    }
+
     /// Space that a file takes in both zones, in units of 512 B, as in `st_blocks`.
     ///
     /// # Errors

@@ -2,9 +2,10 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{IoSlice, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::Errno;
 
 use super::sizes::{contents, open, pattern};
 use crate::asynchronous::{Interface, Queue};
@@ -120,10 +121,18 @@ pub(crate) fn by_turns_with_little_space(scene: &Scene<'_>) {
     }
 }
 
+/// pwritev2(2) by the C library, whose calls can be taken over by another library.
+fn write_with_flags(file: &File, bytes: &[u8], offset: i64, flags: i32) -> Result<usize, Errno> {
+    let parts = [IoSlice::new(bytes)];
+    // SAFETY: one part, laid out as C's structure, that lives during the call.
+    let done = unsafe { libc::pwritev2(file.as_raw_fd(), parts.as_ptr().cast(), 1, offset, flags) };
+    usize::try_from(done).map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).expect("an error of the call"))
+}
+
 /// A flag of one write overrides that of its descriptor, either way.
 pub(crate) fn flags_of_one_write(scene: &Scene<'_>) {
-    let at = |file: &File, bytes: &[u8], offset, flags| rustix::io::pwritev2(file, &[IoSlice::new(bytes)], offset, flags);
-    let no_append = ReadWriteFlags::from_bits_retain(libc::RWF_NOAPPEND as u32);
+    let at = write_with_flags;
+    let no_append = libc::RWF_NOAPPEND;
     for (name, flags) in [("cached", 0), ("synchronous", libc::O_DSYNC)] {
         let mut appending = appender(scene, name, flags);
         appending.write_all(b"0123456789").expect("appended");
@@ -134,15 +143,15 @@ pub(crate) fn flags_of_one_write(scene: &Scene<'_>) {
         assert_eq!(contents(&open(scene, name)), b"01at456789", "{name}: at its offset");
         appending.write_all(b"end").expect("appended");
         let plain = OpenOptions::new().write(true).custom_flags(flags).open(scene.path(name)).expect("opened");
-        assert_eq!(at(&plain, b"+", 0, ReadWriteFlags::APPEND), Ok(1));
+        assert_eq!(at(&plain, b"+", 0, libc::RWF_APPEND), Ok(1));
         plain.write_all_at(b"X", 0).expect("written");
         assert_eq!(contents(&open(scene, name)), b"X1at456789end+", "{name}");
     }
     // Past the cache, in whole blocks.
     let direct = appender(scene, "direct", libc::O_DIRECT);
     let mut buffer = Aligned::of(&numbered(0, 3));
-    assert_eq!(at(&direct, buffer.slice(), 0, ReadWriteFlags::empty()), Ok(3 * BLOCK));
-    assert_eq!(at(&direct, &buffer.slice()[2 * BLOCK..], BLOCK as u64, no_append), Ok(BLOCK));
+    assert_eq!(at(&direct, buffer.slice(), 0, 0), Ok(3 * BLOCK));
+    assert_eq!(at(&direct, &buffer.slice()[2 * BLOCK..], BLOCK as i64, no_append), Ok(BLOCK));
     let (first, third) = (&numbered(0, 1)[..], &numbered(2, 1)[..]);
     let expected = [first, third, third].concat();
     assert!(contents(&open(scene, "direct")) == expected, "past the cache at its offset");

@@ -2,8 +2,10 @@
 //! Not read, write and lseek of real descriptors: the offset is the kernel's, and whoever shares the descriptor may move it at any moment. Not fstat, with which the
 //! kernel learns sizes that mappings, sendfile and copy_file_range go by; nor fsync, which costs the mount nothing.
 
+use std::borrow::Cow;
 use std::ffi::{c_int, c_void};
 
+use rustix::io::ReadWriteFlags;
 use tandemfs_client::{Errno, Error, File, Result, Unless, Why};
 
 use super::refused;
@@ -70,10 +72,28 @@ impl<'p> Parts<'p> {
     /// The parts are memory of the caller's.
     pub(super) unsafe fn write_to(self, file: &File, offset: u64, unless: Unless) -> Result<usize> {
         // SAFETY: the caller's memory.
+        file.write_at_unless(&unsafe { self.together() }, offset, unless)
+    }
+
+    /// As [`File::write_at_with`].
+    ///
+    /// # Safety
+    /// The parts are memory of the caller's.
+    unsafe fn write_with(self, file: &File, offset: u64, flags: ReadWriteFlags) -> Result<usize> {
+        // SAFETY: the caller's memory.
+        file.write_at_with(&unsafe { self.together() }, offset, flags)
+    }
+
+    /// The bytes of all parts, copied where there are several.
+    ///
+    /// # Safety
+    /// The parts are memory of the caller's.
+    unsafe fn together(self) -> Cow<'p, [u8]> {
+        // SAFETY: the caller's memory.
         let of = |part: &libc::iovec| unsafe { std::slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len) };
         match self.parts {
-            [only] => file.write_at_unless(of(only), offset, unless),
-            _ => file.write_at_unless(&self.filled().map(of).collect::<Vec<_>>().concat(), offset, unless),
+            [only] => of(only).into(),
+            _ => self.filled().map(of).collect::<Vec<_>>().concat().into(),
         }
     }
 
@@ -83,11 +103,7 @@ impl<'p> Parts<'p> {
     /// The parts are memory of the caller's.
     pub(super) unsafe fn append_to(self, file: &File) -> Result<(usize, u64)> {
         // SAFETY: the caller's memory.
-        let of = |part: &libc::iovec| unsafe { std::slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len) };
-        match self.parts {
-            [only] => file.append(of(only)),
-            _ => file.append(&self.filled().map(of).collect::<Vec<_>>().concat()),
-        }
+        file.append(&unsafe { self.together() })
     }
 
     /// # Safety
@@ -187,6 +203,23 @@ unsafe fn by_placeholder(transfer: Transfer, descriptor: c_int, parts: *const li
     Some(done.map_or_else(refused, |bytes| bytes as isize))
 }
 
+/// pwritev2(2) with a flag that says where the bytes go, by the open file that a placeholder stands for.
+///
+/// # Safety
+/// As pwritev2(2)'s.
+unsafe fn placed_by_placeholder(descriptor: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> Option<isize> {
+    if !matches!(flags, libc::RWF_APPEND | libc::RWF_NOAPPEND) || !descriptions::is_taken(descriptor) {
+        return None;
+    }
+    // SAFETY: the caller's parts.
+    let parts = unsafe { Parts::within(parts, count, Limits { parts: PARTS_MAX, bytes: TOGETHER_MAX }) }?;
+    let from = u64::try_from(offset).ok()?;
+    let flags = ReadWriteFlags::from_bits_retain(flags.cast_unsigned());
+    // SAFETY: the caller's memory.
+    let done = descriptions::by(Call::Write, descriptor, |open| unsafe { parts.write_with(&open.file, from, flags) })?;
+    Some(done.map_or_else(refused, |bytes| bytes as isize))
+}
+
 /// # Safety
 /// As pread(2)'s and pwrite(2)'s.
 unsafe fn one(transfer: Transfer, descriptor: c_int, bytes: *mut c_void, count: usize, offset: i64) -> Option<isize> {
@@ -226,7 +259,13 @@ macro_rules! vectored_with_flags {
     ($($name:ident $transfer:ident)*) => { interpose! {$(
         fn $name(descriptor: c_int, parts: *const libc::iovec, count: c_int, offset: libc::off_t, flags: c_int) -> isize, |next| {
             // SAFETY: the caller's arguments. With an offset of −1 the kernel's counts.
-            let done = if flags == 0 { unsafe { by_offset(Transfer::$transfer, descriptor, parts, count, offset) } } else { None };
+            let done = unsafe {
+                match Transfer::$transfer {
+                    transfer if flags == 0 => by_offset(transfer, descriptor, parts, count, offset),
+                    Transfer::Read => None,
+                    Transfer::Write => placed_by_placeholder(descriptor, parts, count, offset, flags),
+                }
+            };
             if done.is_none() {
                 descriptions::real(descriptor);
             }
