@@ -123,7 +123,8 @@ impl MemoryAllocator {
 
     /// Takes these pages for growth, if they are free, in holes, and of one unit.
     pub(crate) fn take_row_at(&self, address: LineAddress, count: u64) -> bool {
-        if fails(Take::Pages) || address.unit() >= self.total_units || self.check_growth(count).is_err() {
+        let ends_inside = address.number() + count * PAGE_LINES <= self.total_units * UNIT_LINES;
+        if fails(Take::Pages) || !ends_inside || self.check_growth(count).is_err() {
             return false;
         }
         let mut is_taken = false;
@@ -371,6 +372,14 @@ mod tests {
         }
         assert!(memory.free_extent(again, 49));
         assert_eq!((memory.free_units.load(SeqCst), memory.extents.free_lines(), memory.extents.lines()), (units, 0, 0));
+    }
+
+    /// A file that went on in the last unit of the zone asked for pages behind its end, which was a panic.
+    #[test]
+    fn regression_a_row_at_the_end_of_the_zone_is_refused() {
+        let memory = allocator(64 << 20);
+        let page = |number: u64| LineAddress::new((memory.total_units * UNIT_PAGES - number) * PAGE_LINES);
+        assert!(!memory.take_row_at(page(2), 3) && !memory.take_row_at(page(0), 1) && !memory.take_row_at(page(1), 5 * UNIT_PAGES));
     }
 
     #[test]
