@@ -23,6 +23,7 @@ mod generate;
 mod helpers;
 mod home;
 mod info;
+mod known_code;
 mod label;
 mod logging;
 mod mkfs;

@@ -16,6 +16,7 @@ use tandemfs_fuse::mounts::{self, Mounted};
 
 use crate::arguments::RunArguments;
 use crate::failure::{self, Failure};
+use crate::known_code;
 use crate::run_report::Report;
 use crate::umount;
 
@@ -46,6 +47,9 @@ pub fn run(arguments: &RunArguments) -> Result<u8, Failure> {
             true => command.env("TANDEMFS_RUN_PLACEHOLDERS", "1"),
             false => command.env_remove("TANDEMFS_RUN_PLACEHOLDERS"),
         };
+        if let Some(table) = known_code::table() {
+            command.env("TANDEMFS_RUN_CODE", table);
+        }
     }
     match (arguments.report, entered) {
         (true, Some(_)) => reported(arguments, command),

@@ -15,6 +15,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFla
 use support::{Mount, Place, run, under_run};
 use tandemfs_protocol::{Reception, Refusal, VERSION};
 
+const OWN_CALLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/own_calls.c");
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/client.c");
 
 /// A mount with a door, and the program `run/client.c`.
@@ -387,6 +388,48 @@ fn unchanged_programs_do_the_same_with_placeholders() {
     for (name, program) in [("shell", ["bash", "-c", SCRIPT]), ("python", ["python3", "-c", PYTHON]), ("git", ["bash", "-c", GIT])] {
         script_is_the_same(&scene, name, &program, &["--report", "--placeholders"]);
     }
+    scene.end();
+}
+
+/// The library `run/own_calls.c`.
+fn own_calls_library(scene: &Scene) -> String {
+    let library = scene.place.path("own_calls.so");
+    said(&run(Command::new("cc").args(["-O1", "-DLIBRARY", "-shared", "-fPIC", "-o", &library, OWN_CALLS])), "cc");
+    library
+}
+
+/// A descriptor that can do nothing would be EBADF for a program, or a library that it loads, with system calls of its own.
+#[test]
+fn regression_descriptors_of_code_that_calls_the_kernel_by_itself_could_do_nothing() {
+    let loads = Scene::new();
+    let library = own_calls_library(&loads);
+    let directories = [loads.directory("mount"), loads.directory("door")];
+    let said_by_mount =
+        said(&run(Command::new(&loads.client).args(["own_calls", &directories[0]]).env("OWN_CALLS", &library)), "own_calls");
+    let mut command = loads.under(&["--report", "--placeholders"]);
+    let loaded =
+        held_against(&said_by_mount, command.env("OWN_CALLS", &library).args([&loads.client, "own_calls", &directories[1]]), "loads");
+    assert!(by_door(&loaded, "open") > 0, "before: {loaded:?}");
+    let is_there =
+        |report: &BTreeMap<(String, String), u64>, call: &str, why: &str| report.contains_key(&(call.to_owned(), why.to_owned()));
+    assert!(is_there(&loaded, "real", "mount: code is being loaded"), "{loaded:?}");
+    assert!(is_there(&loaded, "open", "mount: code is being loaded"), "{loaded:?}");
+    assert!(is_there(&loaded, "open", "mount: code that calls the kernel past libc"), "{loaded:?}");
+    loads.end();
+    let has = Scene::with("direct,strict,allow_other", &[OWN_CALLS]);
+    for round in 0..2 {
+        let report = same_with_placeholders(&has, "own_calls", round);
+        assert!(by_door(&report, "open") == 0, "{report:?}");
+        assert!(is_there(&report, "open", "mount: code that calls the kernel past libc"), "{report:?}");
+    }
+    has.end();
+}
+
+#[test]
+fn programs_that_are_executed_are_not_written() {
+    let scene = Scene::new();
+    let report = same_with_placeholders(&scene, "programs", 0);
+    assert!(report.contains_key(&("open".to_owned(), "mount: a program is opened for writing".to_owned())), "{report:?}");
     scene.end();
 }
 

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tandemfs_client::{Errno, Error, File, Result};
 
+use crate::code;
 use crate::door::Door;
 use crate::inside::Within;
 use crate::mutant::{Mutant, on};
@@ -46,6 +47,8 @@ static TAKEN: [AtomicBool; NUMBERS] = [const { AtomicBool::new(false) }; NUMBERS
 static COUNT: AtomicU32 = AtomicU32::new(0);
 /// No more placeholders in this process.
 static IS_OVER: AtomicBool = AtomicBool::new(false);
+/// Since some code calls the kernel by itself.
+static HAS_OWN_CALLS: AtomicBool = AtomicBool::new(false);
 static SAVED: AtomicI32 = AtomicI32::new(0);
 /// Inodes that only the mount opens, since the kernel has more of them than bytes: mappings, locks, pages that it sends.
 static FILES_OF_MOUNT: Mutex<Vec<u64>> = Mutex::new(Vec::new());
@@ -100,16 +103,37 @@ pub(crate) fn reserve(flags: c_int) -> std::result::Result<std::result::Result<R
     Ok(Ok(number))
 }
 
-/// Whether the next file that a program opens may be a placeholder. `always`: whatever it costs.
-pub(crate) fn may_open(always: bool) -> std::result::Result<(), Way> {
+/// Whether the next file that a program opens may be a placeholder, as seen now. `always`: whatever it costs. Inside.
+pub(crate) fn may_open(always: bool) -> std::result::Result<code::Moment, Way> {
     if IS_OVER.load(Relaxed) {
-        return Err(Way::KernelNeeded);
+        return Err(if HAS_OWN_CALLS.load(Relaxed) { Way::OwnCalls } else { Way::KernelNeeded });
     }
     if !always && SAVED.load(Relaxed) < 0 {
         score(1);
         return Err(Way::MostlyReal);
     }
-    Ok(())
+    let moment = code::look();
+    if moment == Err(Way::OwnCalls) {
+        HAS_OWN_CALLS.store(true, Relaxed);
+        IS_OVER.store(true, Relaxed);
+        all_real_alone(Way::OwnCalls);
+    }
+    moment
+}
+
+/// Before the calling thread loads code ([PRL16]).
+pub(crate) fn before_loading() {
+    if !on(Mutant::LoadedAmongPlaceholders)
+        && let Some(_within) = Within::enter()
+    {
+        code::loading();
+        all_real_alone(Way::Loads);
+    }
+}
+
+/// In a child of a process that had threads: one that is not there may have the loader's lock, by which code is looked through.
+pub(crate) fn no_more() {
+    IS_OVER.store(true, Relaxed);
 }
 
 fn score(change: i32) {
@@ -134,8 +158,8 @@ fn leave_to_mount(inode: u64) {
     files.push(inode);
 }
 
-/// A number has its file from now on; inside.
-pub(crate) fn add(number: Reserved, (file, door): (File, Arc<Door>), inode: u64, flags: c_int) -> c_int {
+/// A number has its file from now on, as a placeholder if there may be one still; inside.
+pub(crate) fn add(number: Reserved, (file, door): (File, Arc<Door>), inode: u64, flags: c_int, moment: code::Moment) -> c_int {
     let (file, position) = (Arc::new(file), Mutex::new(Some(0)));
     let description = Arc::new(Description { file, inode, appends: flags & libc::O_APPEND != 0, position, _door: door });
     let mut table = locked(&TABLE);
@@ -152,6 +176,9 @@ pub(crate) fn add(number: Reserved, (file, door): (File, Arc<Door>), inode: u64,
     drop(before);
     let taken = number.0;
     std::mem::forget(number);
+    if !code::is_as_at(moment) {
+        counted(become_real(taken), Way::Loads); // who loads has not met it
+    }
     taken
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{Mode, OFlags};
@@ -287,6 +287,18 @@ fn close() -> bool {
 /// Whether this process is in a fork that is watched, and whether the thread that forks has found nobody inside.
 static FORKS: AtomicBool = AtomicBool::new(false);
 static IS_EMPTY: AtomicBool = AtomicBool::new(true);
+/// Whether it may have had other threads.
+static HAD_THREADS: AtomicBool = AtomicBool::new(false);
+
+/// libc's byte that says whether this process has one thread, since 2.32.
+static IS_ALONE: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Whether this process may have other threads.
+fn has_threads() -> bool {
+    let is_alone = IS_ALONE.load(SeqCst);
+    // SAFETY: null, or libc's variable.
+    is_alone.is_null() || unsafe { is_alone.read_volatile() } == 0
+}
 
 extern "C" fn before_fork() {
     if is_own_process() {
@@ -295,6 +307,7 @@ extern "C" fn before_fork() {
         if IS_EMPTY.load(SeqCst) && !on(Mutant::ForkedPlaceholders) {
             descriptions::all_real_alone(Way::Fork); // [PRL13]
         }
+        HAD_THREADS.store(has_threads(), SeqCst);
         FORKS.store(true, SeqCst);
         blocked.set();
     }
@@ -322,6 +335,9 @@ extern "C" fn after_fork_in_child() {
     }
     // The shared memory is not here; what knows of it is left as it is.
     descriptions::forget_all();
+    if HAD_THREADS.load(SeqCst) {
+        descriptions::no_more();
+    }
     if let State::Open(door) = std::mem::replace(&mut *state(), State::New) {
         DESCRIPTORS.iter().for_each(|number| number.store(-1, SeqCst));
         files::none_is_open();
@@ -336,6 +352,8 @@ extern "C" fn after_fork_in_child() {
 /// The start: this process, and its forks.
 pub(crate) fn watch_forks() {
     PROCESS.store(sys::process_id(), SeqCst);
+    // SAFETY: a name that ends with NUL.
+    IS_ALONE.store(unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) }.cast(), SeqCst);
     // SAFETY: three functions that stay.
     let failed = unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_here), Some(after_fork_in_child)) };
     if failed != 0 {

@@ -48,6 +48,8 @@
 //! [PRL14] *What the kernel has more of than bytes goes one way.* When a file is mapped, locked (`fcntl`) or sent, all descriptors of it in this process
 //!       become real, and it is opened by the mount from then on: the kernel then knows its size, and closing ends its locks.
 //! [PRL15] *Programs are written by the mount*, which knows whether they are being executed (ETXTBSY).
+//! [PRL16] *Who calls the kernel past libc has real descriptors.* There are placeholders only while no loaded object but libc and the loader has an
+//!       instruction that enters the kernel (`code.rs`). It is asked before each is made; before objects are loaded all become real.
 //!
 //! A panic ends the program with its sentence, as it does at every `extern "C"` function.
 //!
@@ -57,6 +59,7 @@
 
 mod allocator;
 mod call;
+mod code;
 mod descriptions;
 mod directories;
 mod door;

@@ -44,6 +44,14 @@ pub(crate) enum Mutant {
     OffsetLost,
     /// [PRL14]: what becomes real is still opened by the door, too.
     BothWays,
+    /// [PRL15]: it is not asked whether a file is a program.
+    ProgramsWritten,
+    /// [PRL16]: code is not looked through.
+    OwnCallsNotSought,
+    /// [PRL16]: it is looked through once.
+    LoadedNotSought,
+    /// [PRL16]: what is loaded meets placeholders.
+    LoadedAmongPlaceholders,
 }
 
 #[cfg(feature = "mutants")]
@@ -56,7 +64,7 @@ static SELECTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(
 #[cfg(feature = "mutants")]
 pub(crate) fn select(name: &str) {
     use Mutant::*;
-    const ALL: [Mutant; 18] = [
+    const ALL: [Mutant; 22] = [
         MountpointRemembered,
         DirectoryRemembered,
         IdsRemembered,
@@ -75,6 +83,10 @@ pub(crate) fn select(name: &str) {
         ForkedPlaceholders,
         OffsetLost,
         BothWays,
+        ProgramsWritten,
+        OwnCallsNotSought,
+        LoadedNotSought,
+        LoadedAmongPlaceholders,
     ];
     let Some(mutant) = ALL.into_iter().find(|mutant| format!("{mutant:?}") == name) else { panic!("{name}: no such bug") };
     SELECTED.store(mutant as u8, std::sync::atomic::Ordering::SeqCst);

@@ -93,6 +93,8 @@ numbered!(
         MostlyReal = "mount: most files of this process become real",
         KernelNeeded = "mount: a call that needs the kernel's file",
         Fork = "mount: a fork, or another program",
+        Loads = "mount: code is being loaded",
+        OwnCalls = "mount: code that calls the kernel past libc",
         NotMadeReal = "nobody: the daemon could not open it by the mount",
     }
 );

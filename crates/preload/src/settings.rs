@@ -24,6 +24,8 @@ pub(crate) struct Settings {
     pub(crate) calls_before: u32,
     /// Regular files may be opened by the door alone.
     pub(crate) placeholders: bool,
+    /// The table of what was found in code (`code/known.rs`).
+    pub(crate) code: Option<CString>,
 }
 
 /// The mount, as the kernel names it.
@@ -63,7 +65,8 @@ pub(crate) fn read() -> bool {
         let mount = Mount::of(&mountpoint)?;
         let calls_before = number("TANDEMFS_RUN_AFTER").unwrap_or(CALLS_BEFORE);
         let placeholders = variable("TANDEMFS_RUN_PLACEHOLDERS").is_some();
-        Some(Settings { mountpoint, socket, user: number("TANDEMFS_RUN_USER")?, mount, calls_before, placeholders })
+        let code = variable("TANDEMFS_RUN_CODE").and_then(|path| CString::new(path.into_vec()).ok());
+        Some(Settings { mountpoint, socket, user: number("TANDEMFS_RUN_USER")?, mount, calls_before, placeholders, code })
     };
     let Some(settings) = found() else { return false };
     #[cfg(feature = "mutants")]

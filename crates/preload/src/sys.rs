@@ -48,6 +48,17 @@ pub(crate) fn process_id() -> i32 {
     unsafe { call(libc::SYS_getpid, [0; 5]) as i32 }
 }
 
+pub(crate) fn thread_id() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { call(libc::SYS_gettid, [0; 5]) as i32 }
+}
+
+/// Whether there is a thread of that id in this process.
+pub(crate) fn is_thread(thread: i32) -> bool {
+    // SAFETY: no signal is sent.
+    unsafe { call(libc::SYS_tgkill, [process_id() as usize, thread as usize, 0, 0, 0]) == 0 }
+}
+
 /// The ids that a thread's accesses have, but for setfsuid(2).
 pub(crate) fn effective_ids() -> (u32, u32) {
     // SAFETY: no arguments.

@@ -20,10 +20,22 @@ fn part_with(scene: &Scene, part: &str, bug: &str) -> Result<(), String> {
 
 /// As [`part_with`], with options of `tandemfs run`.
 fn part_under(scene: &Scene, part: &str, bug: &str, options: &[&str]) -> Result<(), String> {
+    part_with_environment(scene, part, bug, options, &[])
+}
+
+fn part_with_environment(scene: &Scene, part: &str, bug: &str, options: &[&str], variables: &[(&str, &str)]) -> Result<(), String> {
     let (first, second) = (scene.directory(&format!("{part}-mount-{bug}")), scene.directory(&format!("{part}-door-{bug}")));
-    let mount = said(&run(Command::new(&scene.client).args([part, &first])), part);
+    let mount = said(&run(Command::new(&scene.client).args([part, &first]).envs(variables.iter().copied())), part);
     let mut command = scene.under(options);
-    let output = run(command.env("TANDEMFS_RUN_MUTANT", bug).args(["timeout", "-k", "1", SECONDS, &scene.client, part, &second]));
+    let output = run(command.envs(variables.iter().copied()).env("TANDEMFS_RUN_MUTANT", bug).args([
+        "timeout",
+        "-k",
+        "1",
+        SECONDS,
+        &scene.client,
+        part,
+        &second,
+    ]));
     let (door, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(!errors.contains("no such bug"), "{errors}");
     let report = report(&output);
@@ -173,6 +185,32 @@ fn lost_offsets_are_caught() {
 #[test]
 fn a_file_that_goes_both_ways_is_caught() {
     is_caught_with_placeholders("BothWays", "files");
+}
+
+#[test]
+fn a_program_that_is_written_while_it_runs_is_caught() {
+    is_caught_with_placeholders("ProgramsWritten", "programs");
+}
+
+/// Code that calls the kernel past libc: of a library that is loaded when files are open, while no others are opened.
+fn own_calls_with(scene: &Scene, bug: &str) -> Result<(), String> {
+    let library = super::own_calls_library(scene);
+    part_with_environment(scene, "own_calls", bug, &["--report", "--placeholders"], &[("OWN_CALLS", &library), ("QUIET", "1")])
+}
+
+#[test]
+fn code_that_is_not_looked_through_is_caught() {
+    is_caught("OwnCallsNotSought", own_calls_with);
+}
+
+#[test]
+fn code_that_comes_later_and_is_not_looked_through_is_caught() {
+    is_caught("LoadedNotSought", own_calls_with);
+}
+
+#[test]
+fn code_that_meets_placeholders_is_caught() {
+    is_caught("LoadedAmongPlaceholders", own_calls_with);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use super::{HERE, refused};
 use crate::call::{Kind, Named, by_path_or_not, leave_to_kernel};
 use crate::descriptions;
 use crate::door::Door;
+use crate::mutant::{Mutant, on};
 use crate::next::interpose;
 use crate::report::{Call, Way};
 use crate::{settings, start};
@@ -60,7 +61,7 @@ unsafe fn open_by_door(named: Named, flags: c_int, mode: libc::mode_t) -> Option
         if !door.mount().sends_descriptors() {
             return Err(Way::NotServed);
         }
-        descriptions::may_open(settings.calls_before == 0)?;
+        let moment = descriptions::may_open(settings.calls_before == 0)?;
         // Before a file is made.
         let number = match descriptions::reserve(flags)? {
             Ok(number) => number,
@@ -76,7 +77,7 @@ unsafe fn open_by_door(named: Named, flags: c_int, mode: libc::mode_t) -> Option
             return Err(Way::NotRegular);
         }
         // [PRL15]
-        if writes && found.mode & EXECUTE != 0 && !must_be_new {
+        if writes && found.mode & EXECUTE != 0 && !must_be_new && !on(Mutant::ProgramsWritten) {
             return Err(Way::Executable);
         }
         // [PRL14]
@@ -88,7 +89,7 @@ unsafe fn open_by_door(named: Named, flags: c_int, mode: libc::mode_t) -> Option
         {
             return Ok(Err(error));
         }
-        Ok(Ok(descriptions::add(number, (file, Arc::clone(door)), found.node, flags)))
+        Ok(Ok(descriptions::add(number, (file, Arc::clone(door)), found.node, flags, moment)))
     };
     // SAFETY: the caller's path.
     let opened = unsafe { by_path_or_not(Call::Open, kind, named, work) }?;

@@ -54,7 +54,14 @@ fn all_unless_thread(arguments: &Arguments) {
     }
 }
 
-/// Asynchronous I/O of the kernel's, whose requests nobody sees: no more placeholders.
+/// Code is loaded.
+fn loads(_: &Arguments) {
+    if settings::get().is_some_and(|settings| settings.placeholders) {
+        descriptions::before_loading();
+    }
+}
+
+/// Asynchronous I/O of the kernel's, whose requests nobody sees, and code with a libc of its own: no more placeholders.
 fn no_more(_: &Arguments) {
     descriptions::end();
 }
@@ -290,7 +297,9 @@ before! {
     statfs64: path;
     statvfs: path;
     statvfs64: path;
-    dlopen: path;
+    // More code.
+    dlopen: loads;
+    dlmopen: no_more;
     // Limits.
     setrlimit: limit::<0>;
     setrlimit64: limit::<0>;
