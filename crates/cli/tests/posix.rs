@@ -128,12 +128,18 @@ fn passes_by_door(name: &'static str) -> bool {
     let mut command = support::under_run(&mounted.root.to_string_lossy(), options);
     command.arg(std::env::current_exe().expect("this program")).args(std::env::args_os().skip(1));
     command.env(UNDER, &mounted.root).env(UNDER_NAME, name);
+    if name == PLACEHOLDERS {
+        // This program has system calls of its own (rustix), which would keep it from placeholders; what the tests open by libc they use by libc.
+        command.env("TANDEMFS_RUN_MUTANT", "OwnCallsNotSought");
+    }
     let output = command.stderr(std::process::Stdio::piped()).spawn().and_then(std::process::Child::wait_with_output).expect("run");
     let said = String::from_utf8_lossy(&output.stderr);
     eprintln!("{said}");
     mounted.end();
-    let went = said.lines().any(|line| line.starts_with("tandemfs: ") && line.ends_with("  door"));
-    output.status.success() && went
+    let call = if name == PLACEHOLDERS { "tandemfs: open " } else { "tandemfs: " };
+    let went = said.lines().any(|line| line.starts_with(call) && line.ends_with("  door"));
+    let kept = said.lines().any(|line| line.contains("calls the kernel past libc"));
+    output.status.success() && went && !kept
 }
 
 impl Host for Mounted {
