@@ -115,13 +115,19 @@ impl Checker<'_> {
             self.find(Finding::BlockPastEnd { inode: at.inode, block: at.block });
         }
         let (mut whole, mut verdict) = (true, Verdict::Keep);
-        if let Some(extent) = extent {
-            (whole, verdict) = self.check_extent(at, extent, leaf);
-        }
         let mut read = ReadLeaf { usable: true, lines: Vec::new() };
+        let is_overlaid = extent.is_some_and(|extent| extent.overlaid);
+        if let Some(leaf) = leaf.filter(|_| is_overlaid) {
+            read = self.read_leaf(at, leaf); // its pages are verified with the logs
+        }
+        if let Some(extent) = extent {
+            (whole, verdict) = self.check_extent(at, extent, leaf, &read.logs());
+        }
         let mut bad = Vec::new();
         if let Some(leaf) = leaf {
-            read = self.read_leaf(at, leaf);
+            if !is_overlaid {
+                read = self.read_leaf(at, leaf);
+            }
             let origin = |log: LogEntry| read.line_of(&log).map(|line| Origin::Entry { line, log });
             let logs_whole;
             (logs_whole, bad) = self.check_logs(at, &read.logs(), &origin);
@@ -205,7 +211,7 @@ impl Checker<'_> {
     }
 
     /// Returns whether all of the extent could be read, and what is to become of it.
-    fn check_extent(&mut self, at: &BlockOf, extent: Extent, leaf: Option<LeafPointer>) -> (bool, Verdict) {
+    fn check_extent(&mut self, at: &BlockOf, extent: Extent, leaf: Option<LeafPointer>, logs: &[LogEntry]) -> (bool, Verdict) {
         let geometry = self.image.geometry;
         let (inode, block, count) = (at.inode, at.block, extent.count);
         match extent.at {
@@ -222,14 +228,14 @@ impl Checker<'_> {
             verdict = Verdict::Drop;
         }
         if claimed == Claimed::Shared {
-            // A copy goes to sectors, which are never open, and nothing says what its checksums would be.
-            let has_no_copy = extent.unwritten || matches!(extent.checksum, BlockChecksum::Open(_));
+            // A copy goes to sectors, which are never open nor overlaid, and nothing says what its checksums would be.
+            let has_no_copy = extent.unwritten || extent.overlaid || matches!(extent.checksum, BlockChecksum::Open(_));
             (whole, verdict) = (false, if has_no_copy || verdict == Verdict::Drop { Verdict::Drop } else { Verdict::Clone });
         }
         if !self.may_be(extent) {
             self.find(Finding::ChecksumKindWrong { inode, block });
             let is_unchecked = self.image.superblock.checksum_kind == ChecksumKind::None;
-            let changed = Extent { checksum: BlockChecksum::None, ..extent };
+            let changed = Extent { checksum: BlockChecksum::None, overlaid: false, ..extent };
             verdict = if is_unchecked && verdict == Verdict::Keep { Verdict::Change(changed) } else { Verdict::Drop };
         }
         let checksums = match extent.checksum {
@@ -263,8 +269,12 @@ impl Checker<'_> {
             verdict = Verdict::Change(shorter);
         }
         if !checksums.is_empty() {
-            let origin = (verdict == Verdict::Keep).then_some(Origin::Extent { site: at.site, extent, leaf });
-            self.queue_data(Job { owner: at.owner, origin, offset: at.start, source: Source::Extent { first: extent.at, checksums } });
+            // What becomes zeros below logs fits no checksum of both: a mount copies the logs first.
+            let is_mended = verdict == Verdict::Keep && !extent.overlaid;
+            let origin = is_mended.then_some(Origin::Extent { site: at.site, extent, leaf });
+            let over = if extent.overlaid && !on(Mutant::OverlaidCheckedBare) { logs.to_vec() } else { Vec::new() };
+            let source = Source::Extent { first: extent.at, checksums, over };
+            self.queue_data(Job { owner: at.owner, origin, offset: at.start, source });
         }
         (whole, verdict)
     }
@@ -308,6 +318,7 @@ impl Checker<'_> {
                 matches!(checksum, BlockChecksum::Vector(_)) == (kind == ChecksumKind::Crc32c && extent.count > 1)
             }
             (ChecksumKind::Crc32c, BlockChecksum::Open(_)) => superblock.has_memory_homes(),
+            (ChecksumKind::Crc32c, _) if extent.overlaid => superblock.has_memory_homes(),
             (ChecksumKind::Crc32c, BlockChecksum::None) => superblock.incompat & incompat::UNCHECKED_DATA != 0,
             (ChecksumKind::None, checksum) => checksum == BlockChecksum::None,
             _ => true,

@@ -1,6 +1,7 @@
 //! Verifies file data against its checksums: collected into batches, read with many requests in flight, verified by several threads.
 
 use tandemfs_device::{BlockRequest, Structure};
+use tandemfs_format::mapping::LogEntry;
 use tandemfs_format::{DataAddress, LineAddress, PairSeed, SECTOR_BYTES};
 
 use crate::checker::Checker;
@@ -15,8 +16,8 @@ const BATCH_JOBS: usize = 1024;
 
 /// Place of data and its checksums.
 pub(crate) enum Source {
-    /// Sectors or pages in a row, a checksum each.
-    Extent { first: DataAddress, checksums: Vec<u32> },
+    /// Sectors or pages in a row, a checksum each, of what they hold with some logs over it.
+    Extent { first: DataAddress, checksums: Vec<u32>, over: Vec<LogEntry> },
     /// A data log.
     Log { address: LineAddress, length: u32, checksum: u32 },
 }
@@ -106,7 +107,10 @@ impl Checker<'_> {
                 Source::Extent { first: DataAddress::Sector(sector), .. } => {
                     requests.push(BlockRequest::Read { sector: *sector, buffer: (&mut *part.bytes).into() });
                 }
-                Source::Extent { first, .. } => part.readable = self.image.data(*first, part.bytes).is_ok(),
+                Source::Extent { first, over, .. } => {
+                    part.readable = self.image.data(*first, part.bytes).is_ok();
+                    over.iter().for_each(|log| self.image.lay_log(log, 0, part.bytes));
+                }
                 Source::Log { address, .. } => part.readable = self.image.load_part(Structure::DataLog, *address, part.bytes).is_ok(),
             }
         }
@@ -166,7 +170,7 @@ fn verify_part(pair: PairSeed, part: &[Loaded<'_>]) -> Verified {
                     verified.log_damaged(job, *length);
                 }
             }
-            Source::Extent { first, checksums } => {
+            Source::Extent { first, checksums, .. } => {
                 let mut run: Option<(u64, u64)> = None;
                 for (index, (sector, checksum)) in (0..).zip(bytes.chunks_exact(SECTOR_BYTES).zip(checksums)) {
                     if pair.data(sector) != *checksum {

@@ -244,11 +244,12 @@ impl<'d> Dump<'d> {
                         BlockChecksum::Open(Some(line)) => format!("open, line {line} for its checksums"),
                     };
                     let unwritten = if extent.unwritten { ", unwritten" } else { "" };
+                    let overlaid = if extent.overlaid { " with the data logs over them" } else { "" };
                     let (what, first) = match extent.at {
                         DataAddress::Sector(sector) => ("sectors", sector.to_string()),
                         DataAddress::Page(page) => ("pages", format!("line {page}")),
                     };
-                    writeln!(out, "block {block}: {} {what} from {first}, {checksum}{unwritten}", extent.count)?;
+                    writeln!(out, "block {block}: {} {what} from {first}, {checksum}{overlaid}{unwritten}", extent.count)?;
                 }
                 if let Some(leaf) = leaf {
                     self.leaf(number, inode.generation, block, leaf, out)?;

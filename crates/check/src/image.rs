@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use tandemfs_device::{BlockRequest, DeviceError, Drive, Structure};
 use tandemfs_format::geometry::Geometry;
+use tandemfs_format::mapping::LogEntry;
 use tandemfs_format::superblock::Superblock;
 use tandemfs_format::{DataAddress, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PairSeed, Place};
 
@@ -61,6 +62,19 @@ impl<'d> Image<'d> {
         self.load(structure, address, &mut lines)?;
         into.copy_from_slice(lines.get(..into.len()).unwrap_or_default());
         Ok(())
+    }
+
+    /// Lays the bytes of a data log over bytes of its block from an offset on. A log that cannot be loaded changes nothing: what is below it
+    /// does not fit its checksum then.
+    pub(crate) fn lay_log(&self, log: &LogEntry, offset: usize, bytes: &mut [u8]) {
+        let (from, to) = ((log.offset as usize).max(offset), (log.end() as usize).min(offset + bytes.len()));
+        let mut of_log = vec![0; log.length as usize];
+        let is_inside = self.geometry.holds_lines(log.address, log.class.lines());
+        if from < to && is_inside && self.load_part(Structure::DataLog, log.address, &mut of_log).is_ok() {
+            let skip = log.offset as usize;
+            let laid = of_log.get(from - skip..to - skip).unwrap_or_default();
+            bytes.iter_mut().skip(from - offset).zip(laid).for_each(|(to, from)| *to = *from);
+        }
     }
 
     /// Reads sectors or pages with file data.

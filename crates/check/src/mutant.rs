@@ -55,6 +55,8 @@ pub enum Mutant {
     StaleTreesTaken,
     /// Units keep their place though a page beyond the mark of a rebuilt segment is in use.
     MarksTooLow,
+    /// Pages whose checksums are of what they hold with the logs over it are verified without them.
+    OverlaidCheckedBare,
     /// Names of a damaged image are used as they are.
     NamesTrusted,
 }

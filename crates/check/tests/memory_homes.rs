@@ -11,7 +11,7 @@ use tandemfs_check::{Damage, Dump, RestoreOptions, Target, check};
 use tandemfs_device::{Drive, PersistenceDomain, Structure};
 use tandemfs_format::allocation_map::{PIECE_BYTES, PieceKind, encode};
 use tandemfs_format::inode::{file_type, flags};
-use tandemfs_format::mapping::{BlockChecksum, Extent, Record, RecordBytes, SlotClass};
+use tandemfs_format::mapping::{BlockChecksum, Extent, LeafPointer, Record, RecordBytes, SlotClass, leaf_line};
 use tandemfs_format::run::Run;
 use tandemfs_format::superblock::{incompat, ro_compat};
 use tandemfs_format::{DataAddress, InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYTES, UNIT_LINES};
@@ -41,7 +41,7 @@ fn put_pages(image: &mut Image, block: u64, line: u64, count: u64) {
         1 => BlockChecksum::Inline(image.pair().data(&data)),
         _ => BlockChecksum::Vector(LineAddress::new(LEAVES + 10)),
     };
-    let extent = Extent { at: DataAddress::Page(LineAddress::new(line)), count: count as u32, checksum, unwritten: false };
+    let extent = Extent { at: DataAddress::Page(LineAddress::new(line)), count: count as u32, checksum, unwritten: false, overlaid: false };
     image.put_record(TREE, TREE_PAGE, block, Record::Block { extent: Some(extent), leaf: None });
 }
 
@@ -122,6 +122,55 @@ fn two_claims_of_a_page_both_keep_their_bytes() {
     let Record::Block { extent: Some(copy), .. } = after.record(TREE_PAGE, 4) else { panic!("a block") };
     let sector = copy.at.sector().expect("the copy lies in the block zone").number() as usize;
     assert_eq!(after.blocks[sector * SECTOR_BYTES..][..SECTOR_BYTES], data_of(PAGES, SECTOR_BYTES));
+}
+
+/// An image where block 2 of [`TREE`] has a log of 50 B at 100 and the checksum of its page with the log over it; `is_copied`: as much of the
+/// log as is in the page already.
+fn overlaid(is_copied: usize) -> Image {
+    let mut image = homes();
+    let log = image.log(DATA + 640, 100, 50, SlotClass::Line);
+    let leaf = LEAVES + 40;
+    let entries = [Some(log), None, None, None];
+    image.put(leaf, leaf_line(&entries, &image.place(TREE, leaf)));
+    image.edit_inode(TREE, |inode| inode.space_512 += 1);
+    let of_log = data_of(DATA + 640, 50);
+    let mut page = data_of(PAGES, SECTOR_BYTES);
+    page[100..150].copy_from_slice(&of_log);
+    image.memory[PAGES as usize * LINE_BYTES + 100..][..is_copied].copy_from_slice(&of_log[..is_copied]);
+    let checksum = BlockChecksum::Inline(image.pair().data(&page));
+    let extent = Extent { at: DataAddress::Page(LineAddress::new(PAGES)), count: 1, checksum, unwritten: false, overlaid: true };
+    let leaf = Some(LeafPointer { address: LineAddress::new(leaf), class: 0 });
+    image.put_record(TREE, TREE_PAGE, 2, Record::Block { extent: Some(extent), leaf });
+    image
+}
+
+fn copies_in_order() {
+    for is_copied in [0, 20, 50] {
+        assert_eq!(overlaid(is_copied).findings(), [], "{is_copied} B are copied");
+    }
+}
+
+/// Of whatever was copied when a crash came, the page and the log make what the checksum is of; damage beside the log is found, and a copy of the
+/// file has the page's bytes as good ones.
+#[test]
+fn pages_whose_logs_are_being_copied_verify_with_them() {
+    copies_in_order();
+    let mut text = Vec::new();
+    Dump::open(&Drive::new(overlaid(20).device())).expect("opens").inode(TREE, &mut text).expect("dumps");
+    assert!(String::from_utf8(text).expect("text").contains("with the data logs over them"));
+    let (restored, _) = restored(overlaid(20).device(), &RestoreOptions::default());
+    assert_eq!(restored.damaged, []);
+    let mut image = overlaid(20);
+    image.memory[PAGES as usize * LINE_BYTES + 99] ^= 1;
+    assert_eq!(image.findings(), [DataDamaged { inode: TREE, offset: 2 * BLOCK, sectors: 1 }]);
+    let mut image = overlaid(20);
+    image.memory[PAGES as usize * LINE_BYTES + 130] ^= 1;
+    assert_eq!(image.findings(), [], "what the log covers is the log's");
+}
+
+#[test]
+fn pages_verified_without_their_logs() {
+    support::assert_caught(&[(copies_in_order, tandemfs_check::mutant::Mutant::OverlaidCheckedBare)]);
 }
 
 /// A log in a unit of extents: whoever comes second is wrong.

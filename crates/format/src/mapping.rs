@@ -50,7 +50,7 @@ persistent! {
         checksum: [u8; 5] = 10,
         /// Zone of the extent: 0 block zone, 1 memory zone.
         zone: u8 = 15,
-        /// Bit 0: the extent is open, its checksums mean nothing. Others zero.
+        /// Bit 0: the extent is open, its checksums mean nothing. Bit 1: its checksums are of its pages with the block's data logs over them. Others zero.
         flags: u8 = 16,
         /// Zero.
         zero: u8 = 17,
@@ -128,6 +128,7 @@ const STATE_LOST: u16 = 7;
 const ZONE_BLOCK: u8 = 0;
 const ZONE_MEMORY: u8 = 1;
 const FLAG_OPEN: u8 = 1 << 0;
+const FLAG_OVERLAID: u8 = 1 << 1;
 const TAG_UNCHECKED: u16 = 1 << 14;
 const TAG_SHARED: u16 = 1 << 15;
 
@@ -271,6 +272,9 @@ pub struct Extent {
     pub checksum: BlockChecksum,
     /// Allocated but not yet written: reads as zeros.
     pub unwritten: bool,
+    /// Its checksums are of its pages with the block's data logs over them: the logs are being copied into the pages, or were when a crash
+    /// came. Only in the memory zone, with checksums and a leaf.
+    pub overlaid: bool,
 }
 
 /// Where a leaf is: its first line and its class (1, 2 or 4 lines).
@@ -355,6 +359,9 @@ impl Record {
                             body.flags = FLAG_OPEN;
                         }
                     }
+                    if extent.overlaid {
+                        body.flags |= FLAG_OVERLAID;
+                    }
                 }
                 if let Some(leaf) = leaf {
                     tag |= (leaf.class as u16) << 12;
@@ -423,8 +430,9 @@ impl RecordBytes {
                     _ if leaf_class > 2 => return Err(field("leaf class", leaf_class.into())),
                     address => Some(LeafPointer { address: LineAddress::new(address), class: leaf_class }),
                 };
-                let is_open = body.flags == FLAG_OPEN;
-                if body.flags != 0 && !(is_open && state == STATE_BLOCK && body.zone == ZONE_MEMORY && tag & TAG_UNCHECKED == 0) {
+                let (is_open, overlaid) = (body.flags == FLAG_OPEN, body.flags == FLAG_OVERLAID);
+                let has_flag = is_open || overlaid && leaf.is_some();
+                if body.flags != 0 && !(has_flag && state == STATE_BLOCK && body.zone == ZONE_MEMORY && tag & TAG_UNCHECKED == 0) {
                     return Err(field("flags", body.flags.into()));
                 }
                 if state == STATE_LOST {
@@ -465,7 +473,7 @@ impl RecordBytes {
                     ZONE_MEMORY => return Err(field("sector", body.sector.get())),
                     other => return Err(field("zone", other.into())),
                 };
-                let extent = Extent { at, count, checksum, unwritten: state == STATE_UNWRITTEN };
+                let extent = Extent { at, count, checksum, unwritten: state == STATE_UNWRITTEN, overlaid };
                 Ok(Record::Block { extent: Some(extent), leaf })
             }
             STATE_RUN => {
@@ -595,9 +603,11 @@ mod tests {
     fn records_round_trip() {
         let line = LineAddress::new(1);
         let leaf = Some(LeafPointer { address: LineAddress::new(99), class: 2 });
-        let extent = |count, checksum| Some(Extent { at: DataAddress::Sector(Sector::new(U40::MAX)), count, checksum, unwritten: false });
+        let extent = |count, checksum| {
+            Some(Extent { at: DataAddress::Sector(Sector::new(U40::MAX)), count, checksum, unwritten: false, overlaid: false })
+        };
         let checksum = BlockChecksum::Vector(LineAddress::new(77));
-        let pages = Extent { at: DataAddress::Page(LineAddress::new(64)), count: 256, checksum, unwritten: false };
+        let pages = Extent { at: DataAddress::Page(LineAddress::new(64)), count: 256, checksum, unwritten: false, overlaid: false };
         let records = [
             Record::HOLE,
             Record::Block { extent: None, leaf },
@@ -605,7 +615,13 @@ mod tests {
             Record::Block { extent: extent(256, BlockChecksum::Vector(LineAddress::new(U40::MAX))), leaf },
             Record::Block { extent: extent(16, BlockChecksum::None), leaf: None },
             Record::Block {
-                extent: Some(Extent { at: DataAddress::Sector(Sector::new(3)), count: 4, checksum: BlockChecksum::None, unwritten: true }),
+                extent: Some(Extent {
+                    at: DataAddress::Sector(Sector::new(3)),
+                    count: 4,
+                    checksum: BlockChecksum::None,
+                    unwritten: true,
+                    overlaid: false,
+                }),
                 leaf,
             },
             Record::Block {
@@ -614,11 +630,18 @@ mod tests {
                     count: 2,
                     checksum: BlockChecksum::Vector(LineAddress::new(77)),
                     unwritten: true,
+                    overlaid: false,
                 }),
                 leaf: None,
             },
             Record::Block {
-                extent: Some(Extent { at: DataAddress::Sector(Sector::new(3)), count: 1, checksum: BlockChecksum::None, unwritten: true }),
+                extent: Some(Extent {
+                    at: DataAddress::Sector(Sector::new(3)),
+                    count: 1,
+                    checksum: BlockChecksum::None,
+                    unwritten: true,
+                    overlaid: false,
+                }),
                 leaf: None,
             },
             Record::Block { extent: Some(Extent { at: DataAddress::Page(LineAddress::new(128)), ..pages }), leaf: None },
@@ -637,6 +660,8 @@ mod tests {
             Record::Run(Run { first: LineAddress::new(64), blocks: 2, vector: Some(LineAddress::new(128)), open: true }),
             Record::Block { extent: Some(Extent { checksum: BlockChecksum::Open(Some(LineAddress::new(77))), ..pages }), leaf },
             Record::Block { extent: Some(Extent { count: 1, checksum: BlockChecksum::Open(None), ..pages }), leaf: None },
+            Record::Block { extent: Some(Extent { overlaid: true, ..pages }), leaf },
+            Record::Block { extent: Some(Extent { overlaid: true, count: 1, checksum: BlockChecksum::Inline(9), ..pages }), leaf },
             Record::Memory(LineAddress::new(640)),
             Record::Pointer { page: LineAddress::new(640), height: HEIGHT_MAX },
             Record::LOST,

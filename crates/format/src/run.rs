@@ -93,7 +93,10 @@ impl Run {
             Some(_) if shape.group_blocks > 1 => BlockChecksum::Inline(inline),
             Some(vector) => BlockChecksum::Vector(vector.nth(shape.lines(index))),
         };
-        Record::Block { extent: Some(Extent { at, count: shape.block_pages as u32, checksum, unwritten: false }), leaf: None }
+        Record::Block {
+            extent: Some(Extent { at, count: shape.block_pages as u32, checksum, unwritten: false, overlaid: false }),
+            leaf: None,
+        }
     }
 
     /// The line with the inline checksum of one of its blocks; `None` if it has none.

@@ -192,7 +192,7 @@ impl FileSystem {
             })?;
             volume.journal.set_watermark(last_txid);
         }
-        let Loaded { clean, mut orphans, damaged, open } = recovery::load_space(&volume, &superblock)?;
+        let Loaded { clean, mut orphans, damaged, open, copies } = recovery::load_space(&volume, &superblock)?;
         orphans.retain(|_| !on(Mutant::OrphansForgotten));
         if !options.read_only {
             splitting.calibrate(&volume);
@@ -228,6 +228,7 @@ impl FileSystem {
             for number in &orphans {
                 file_system.remove_orphan(*number)?;
             }
+            file_system.end_copies(copies.iter().filter(|number| !orphans.contains(number)))?;
             file_system.give_back_at_ends()?;
         }
         file_system.log_damage(&damaged);

@@ -113,6 +113,12 @@ pub enum Mutant {
     KeptHomeNotFenced,
     /// [KP2] of `data/kept_place.rs`: pages keep the checksums that they had before the logs were copied over them.
     KeptChecksumsOld,
+    /// [KP2] of `data/kept_place.rs`: logs are copied home before a record says of which bytes the checksums are.
+    CopiedUnmarked,
+    /// [KP3] of `data/kept_place.rs`: pages that are verified with their logs are verified without.
+    OverlaidReadBare,
+    /// [KP5] of `data/kept_place.rs`: a mount leaves copies that a crash interrupted.
+    InterruptedCopyLeft,
     /// [FM2] of `data/mapped.rs`: mapped blocks are rewritten, moved and freed like others.
     PinsIgnored,
     /// [BR4] of `index/runs.rs`: a block of a run gets a record of its own, and the run keeps the block too.

@@ -62,6 +62,8 @@ pub(crate) struct Loaded {
     pub(crate) damaged: Vec<(InodeNumber, Corrupt)>,
     /// Files with open pages, if all mappings were walked ([OG2] of `data/open_pages.rs`).
     pub(crate) open: Vec<InodeNumber>,
+    /// Files with blocks whose logs were being copied home ([KP5] of `data/kept_place.rs`), likewise.
+    pub(crate) copies: Vec<InodeNumber>,
 }
 
 /// Fills the allocators.
@@ -95,7 +97,7 @@ pub(crate) fn load_space(volume: &Volume, superblock: &Superblock) -> Result<Loa
             volume.errors.metadata_damaged();
         }
     }
-    Ok(Loaded { clean, orphans: found.orphans, damaged: found.damaged, open: found.open })
+    Ok(Loaded { clean, orphans: found.orphans, damaged: found.damaged, open: found.open, copies: found.copies })
 }
 
 fn read_segments(volume: &Volume) -> Result<Vec<(u64, Segment)>> {
@@ -137,6 +139,8 @@ struct Findings {
     damaged: Vec<(InodeNumber, Corrupt)>,
     /// Files with open pages.
     open: Vec<InodeNumber>,
+    /// Files with blocks whose logs were being copied home.
+    copies: Vec<InodeNumber>,
     /// Space that corrected lines name.
     supposed: Vec<Space>,
     /// Kinds of space that lost lines may name.
@@ -263,6 +267,9 @@ fn scan_inode(volume: &Volume, number: InodeNumber, at: LineAddress, lines: &(Li
     }
     if found.has_open_pages && !on(Mutant::UncheckedForgotten) {
         findings.lock().open.push(number);
+    }
+    if found.has_copies && !on(Mutant::InterruptedCopyLeft) {
+        findings.lock().copies.push(number);
     }
     let Some(damage) = found.damage else { return Ok(()) };
     let mut findings = findings.lock();

@@ -703,6 +703,9 @@ impl Scrub {
                     };
                     again.err().map(|error| error.to_string())
                 };
+                if data.overlaid {
+                    lay_over(store, &data.logs, index, sector);
+                }
                 let fits = data.checksums.get(index as usize).is_none_or(|expected| store.pair.data(sector) == *expected);
                 let cause = cause.or((!fits && !on(Mutant::ScrubPassesOver)).then(|| "checksum mismatch".into()));
                 let offset = data.start + index * SECTOR_BYTES as u64;
@@ -749,6 +752,19 @@ impl Scrub {
     }
 }
 
+/// Lays logs over a page of their block. One that cannot be loaded is a finding of its own, and the page does not fit then.
+fn lay_over(store: &LineStore, logs: &[LogEntry], index: u64, page: &mut [u8]) {
+    let start = index as usize * SECTOR_BYTES;
+    for log in logs {
+        let (from, to) = ((log.offset as usize).max(start), (log.end() as usize).min(start + SECTOR_BYTES));
+        let mut bytes = vec![0; log.length as usize];
+        if from < to && store.drive.load(Structure::DataLog, log.address, &mut bytes).is_ok() {
+            let skip = log.offset as usize;
+            page[from - start..to - start].copy_from_slice(&bytes[from - skip..to - skip]);
+        }
+    }
+}
+
 /// Distance from the start of its zone, in bytes.
 fn offset_in_zone(at: DataAddress) -> u64 {
     match at {
@@ -786,6 +802,8 @@ struct Data {
     start: u64,
     sectors: Option<(DataAddress, u32)>,
     checksums: Vec<u32>,
+    /// They are of the pages with the logs over them.
+    overlaid: bool,
     logs: Vec<LogEntry>,
 }
 
@@ -802,7 +820,7 @@ impl Data {
                 Ok(())
             })?;
         }
-        Ok(Self { start, sectors, checksums, logs: block.logs().copied().collect() })
+        Ok(Self { start, sectors, checksums, overlaid: block.base.is_overlaid(), logs: block.logs().copied().collect() })
     }
 }
 

@@ -32,6 +32,8 @@ pub(crate) struct Survey {
     pub(crate) lost: Kinds,
     /// Whether it has open pages ([OG2] of `data/open_pages.rs`).
     pub(crate) has_open_pages: bool,
+    /// Whether it has blocks whose logs were being copied home ([KP5] of `data/kept_place.rs`).
+    pub(crate) has_copies: bool,
 }
 
 /// Runs of lines: first lines, and how many.
@@ -55,20 +57,21 @@ pub(crate) fn survey(
             Some(inode) => (inode, Some(source)),
             None => {
                 let lost = if Inode::was_free(hot, cold) { Kinds::NONE } else { Kinds::OF_INODE };
-                return Ok(Some(Survey { inode: None, damage: Some(source), lost, has_open_pages: false }));
+                return Ok(Some(Survey { inode: None, damage: Some(source), lost, has_open_pages: false, has_copies: false }));
             }
         },
     };
     let owner = Owner { inode: number, generation: inode.generation };
     let trust = if damage.is_some() { Trust::Supposed } else { Trust::Proved };
     let salvage = Salvage::new(volume, owner, inode.is_directory(), true);
-    let mut surveyor = Surveyor { volume, inode: &inode, trust, salvage, take, found_512: 0, pages: 0, has_open_pages: false };
+    let mut surveyor =
+        Surveyor { volume, inode: &inode, trust, salvage, take, found_512: 0, pages: 0, has_open_pages: false, has_copies: false };
     surveyor.attributes()?;
     surveyor.mapping()?;
     surveyor.compare(address);
-    let Surveyor { salvage, has_open_pages, .. } = surveyor;
+    let Surveyor { salvage, has_open_pages, has_copies, .. } = surveyor;
     let (first, lost) = (salvage.first, salvage.lost);
-    Ok(Some(Survey { inode: damage.is_none().then_some(inode), damage: damage.or(first), lost, has_open_pages }))
+    Ok(Some(Survey { inode: damage.is_none().then_some(inode), damage: damage.or(first), lost, has_open_pages, has_copies }))
 }
 
 /// The inode whose lines have one wrong bit each at most.
@@ -93,6 +96,7 @@ struct Surveyor<'s, 't> {
     /// Pages of directory entries found.
     pages: u64,
     has_open_pages: bool,
+    has_copies: bool,
 }
 
 impl Surveyor<'_, '_> {
@@ -166,7 +170,7 @@ impl Surveyor<'_, '_> {
             return Ok(());
         }
         let (volume, is_directory) = (self.volume, self.inode.is_directory());
-        let Self { salvage, take, found_512, pages, has_open_pages, .. } = self;
+        let Self { salvage, take, found_512, pages, has_open_pages, has_copies, .. } = self;
         salvage.walk(self.inode.root_record(), self.trust, &mut |salvage, trust, piece| {
             Ok(match piece {
                 Piece::Page(page) => take(trust, space::region(Region::Mappings, page, PAGE_LINES)),
@@ -186,6 +190,7 @@ impl Surveyor<'_, '_> {
                         let trust = trust.below(of_block);
                         *found_512 += block.space_512(volume.log_counting);
                         *has_open_pages |= block.base.is_open();
+                        *has_copies |= block.base.is_overlaid();
                         let (_, extent) = block.each_space(volume, |region, address, lines| {
                             take(trust, region.map_or(space::slot(address, lines), |region| space::region(region, address, lines)))
                         });

@@ -197,7 +197,8 @@ fn read_block(image: &Image<'_>, block: &mut Block, owner: (u64, u32), record: R
     match record {
         Record::Block { extent, leaf } => {
             if let Some(extent) = extent.filter(|extent| !extent.unwritten) {
-                read_extent(image, block, extent, sectors);
+                let logs = leaf.filter(|_| extent.overlaid).map(|leaf| entries_of(image, owner, leaf));
+                read_extent(image, block, (extent, &logs.unwrap_or_default()), sectors);
             }
             if let Some(leaf) = leaf {
                 read_leaf(image, block, owner, leaf);
@@ -209,7 +210,8 @@ fn read_block(image: &Image<'_>, block: &mut Block, owner: (u64, u32), record: R
     }
 }
 
-fn read_extent(image: &Image<'_>, block: &mut Block, extent: Extent, (bytes, is_readable): (&mut [u8], bool)) {
+/// `over`: the logs that lie over the pages of which it has the checksums.
+fn read_extent(image: &Image<'_>, block: &mut Block, (extent, over): (Extent, &[LogEntry]), (bytes, is_readable): (&mut [u8], bool)) {
     let sectors = u64::from(extent.count).min(block.bytes.len().div_ceil(SECTOR_BYTES) as u64);
     if bytes.is_empty() {
         return block.paint(0..sectors as usize * SECTOR_BYTES, Quality::Lost); // outside the zone
@@ -221,6 +223,7 @@ fn read_extent(image: &Image<'_>, block: &mut Block, extent: Extent, (bytes, is_
             block.paint(range, Quality::Lost);
             continue;
         }
+        over.iter().for_each(|log| image.lay_log(log, range.start, sector));
         block.put(range.start, sector);
         let is_good = match &checksums {
             Checksums::None => true,
@@ -277,6 +280,13 @@ fn read_leaf(image: &Image<'_>, block: &mut Block, (number, generation): (u64, u
     for log in logs {
         read_log(image, block, &log);
     }
+}
+
+/// The entries of a leaf that can be read.
+fn entries_of(image: &Image<'_>, (number, generation): (u64, u32), leaf: LeafPointer) -> Vec<LogEntry> {
+    let is_there = image.segments.holds(Region::Leaves, leaf.address, leaf.lines());
+    let lines = (0..leaf.lines()).filter(|_| is_there);
+    lines.filter_map(|line| leaf_entries(image, number, generation, leaf.address.nth(line))).flatten().collect()
 }
 
 fn leaf_entries(image: &Image<'_>, number: u64, generation: u32, address: LineAddress) -> Option<Vec<LogEntry>> {

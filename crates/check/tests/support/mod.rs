@@ -348,13 +348,13 @@ impl Image {
                 BlockChecksum::Vector(LineAddress::new(vector))
             }
         };
-        Extent { at: DataAddress::Sector(Sector::new(sector)), count: count as u32, checksum, unwritten: false }
+        Extent { at: DataAddress::Sector(Sector::new(sector)), count: count as u32, checksum, unwritten: false, overlaid: false }
     }
 
     /// Gives a block unwritten sectors.
     pub fn reserve(&mut self, page: u64, index: u64, sector: u64, count: u32, vector: Option<u64>) {
         let checksum = vector.map_or(BlockChecksum::None, |line| BlockChecksum::Vector(LineAddress::new(line)));
-        let extent = Extent { at: DataAddress::Sector(Sector::new(sector)), count, checksum, unwritten: true };
+        let extent = Extent { at: DataAddress::Sector(Sector::new(sector)), count, checksum, unwritten: true, overlaid: false };
         self.put_record(TREE, page, index, Record::Block { extent: Some(extent), leaf: None });
     }
 

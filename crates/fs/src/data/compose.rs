@@ -1,13 +1,14 @@
 //! Composes the current content of one block: sectors, data logs over them, zeros elsewhere. Used by read-modify-write and write-back.
 //!
-//! [CO1] Every byte is verified before it is used: sectors and logs against their checksums (`ARCHITECTURE.md`).
+//! [CO1] Every byte is verified before it is used: sectors and logs against their checksums (`ARCHITECTURE.md`). Where a record says that
+//!       checksums are of pages with the logs over them ([KP2] of `kept_place.rs`), the logs are laid over a copy first.
 //! [CO3] Bytes that are lost have no content: [`verify_found`] refuses a block with any, before something is composed.
 //! [CO2] Only visible bytes are read: a sector that logs and new bytes cover completely is not read.
 
 use std::ops::Range;
 
 use tandemfs_device::{Source, Structure};
-use tandemfs_format::mapping::LogEntry;
+use tandemfs_format::mapping::{LOG_BYTES_MAX, LogEntry};
 use tandemfs_format::{DataAddress, InodeNumber, SECTOR_BYTES};
 
 use super::extent_io::read_extents;
@@ -55,15 +56,39 @@ fn verify_log(volume: &Volume, inode: InodeNumber, at: u64, log: &LogEntry, byte
 
 /// Verifies sectors that were read. `first` is the index of the first one in its block.
 pub(crate) fn verify_sectors(volume: &Volume, owner: Owner, at: u64, block: &Block, first: u64, bytes: Source<'_>) -> Result<()> {
-    let mut copy = Vec::new();
+    let (mut copy, mut laid) = (Vec::new(), Vec::new());
     let mut sectors = bytes.chunks(SECTOR_BYTES);
-    block.sector_checksums(volume, owner, first, (bytes.len() / SECTOR_BYTES) as u64, |index, expected| match sectors.next() {
-        Some(sector) if volume.pair.data(sector.stable(&mut copy)) != expected => {
-            volume.errors.data_damaged();
-            Err(damaged_data(owner.inode, at + index * SECTOR_BYTES as u64))
+    block.sector_checksums(volume, owner, first, (bytes.len() / SECTOR_BYTES) as u64, |index, expected| {
+        let Some(sector) = sectors.next() else { return Ok(()) };
+        let mut found = sector.stable(&mut copy);
+        if block.base.is_overlaid() && !on(Mutant::OverlaidReadBare) {
+            laid.clear();
+            laid.extend_from_slice(found);
+            lay_logs(volume, owner.inode, at, block, index, &mut laid)?;
+            found = &laid;
         }
-        _ => Ok(()),
+        if volume.pair.data(found) != expected {
+            volume.errors.data_damaged();
+            return Err(damaged_data(owner.inode, at + index * SECTOR_BYTES as u64));
+        }
+        Ok(())
     })
+}
+
+/// Lays a block's logs over one of its sectors or pages.
+pub(crate) fn lay_logs(volume: &Volume, inode: InodeNumber, at: u64, block: &Block, index: u64, sector: &mut [u8]) -> Result<()> {
+    let start = index as usize * SECTOR_BYTES;
+    for log in block.logs() {
+        let (from, to) = ((log.offset as usize).max(start), (log.end() as usize).min(start + SECTOR_BYTES));
+        if from < to {
+            let mut bytes = [0; LOG_BYTES_MAX];
+            let bytes = &mut bytes[..log.length as usize];
+            load_log(volume, inode, at, log, bytes)?;
+            let skip = log.offset as usize;
+            sector[from - start..to - start].copy_from_slice(&bytes[from - skip..to - skip]);
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a block of which one of the first `end` bytes is lost and neither in a log nor in one of the parts ([CO3]).
@@ -134,7 +159,7 @@ mod tests {
     use super::*;
     use crate::index::block::DataRun;
 
-    const RUN: DataRun = DataRun { at: DataAddress::Sector(Sector::new(16)), count: 16, checksum: BlockChecksum::None };
+    const RUN: DataRun = DataRun { at: DataAddress::Sector(Sector::new(16)), count: 16, checksum: BlockChecksum::None, overlaid: false };
 
     fn block(logs: &[(u32, u32)]) -> Block {
         let mut block = Block::HOLE;

@@ -5,26 +5,31 @@
 //!       does one huge page map it with its neighbours. Overwrites of less than 64 KiB of such blocks are data logs, also of whole blocks
 //!       (`policy.rs`), and their write-back is in place. Longer ones, and blocks elsewhere, go to fresh pages.
 //! [KP2] First everything is verified that the new checksums are made of: the pages below the logs, and the logs (RULES R10). One transaction
-//!       opens the block (`open_pages.rs` [OG1]) and leaves the logs over it. Only the logs' bytes are stored home, and fenced. A second
-//!       transaction drops the logs, and has new checksums of the pages that were below them; those of the others have not changed.
-//! [KP3] So a crash between leaves the logs over pages that may have some of the same bytes: it reads the same, and no replay copies
-//!       anything. It also leaves an unchecked block, which is closed as others are ([OG2]).
+//!       then moves the checksums of the pages below logs to what these hold *with the logs over them*, and the record says so (it is
+//!       *overlaid*); the logs stay. Only their bytes are stored home, and fenced: whatever of that is durable, a page with the logs over it is
+//!       the same, and has that checksum. A second transaction drops the logs and the mark, and leaves the checksums.
+//! [KP3] So no page is without a checksum at any instant. A crash between leaves an overlaid block. It reads the same: whoever verifies one of its
+//!       pages lays the logs over a copy first (`compose.rs` [CO1]). No replay copies anything.
 //! [KP4] Where an overwrite finds no entry in the leaf, or no slot, the block is written back first. If slots are missing still, its logs
 //!       take the transient room, and the block is written back before the call ends.
+//! [KP5] Other logs over such pages would leave them without a checksum ([BL7] of `index/block.rs`). So before a mount serves anything it ends
+//!       the copies that a crash interrupted: stores the logs' bytes again, and drops logs and mark. It verifies no page: one that was
+//!       damaged has no fitting checksum after it either.
 
 use std::collections::BTreeMap;
 
 use tandemfs_device::{Fenced, Flushed, Lines, Structure};
-use tandemfs_format::{DataAddress, LINE_BYTES, LineAddress, PAGE_BYTES, UNIT_BYTES};
+use tandemfs_format::{DataAddress, InodeNumber, LINE_BYTES, LineAddress, PAGE_BYTES, UNIT_BYTES};
 
 use super::FileView;
 use super::commit::commit;
 use super::compose::{load_log, verify_sectors};
 use super::log_plan;
 use super::target::{Action, Target};
-use crate::error::Result;
+use crate::alloc::Need;
+use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
-use crate::index::block::{Base, Block, DataRun};
+use crate::index::block::{Base, BaseChange, Block, DataRun};
 use crate::inodes::InCoreInode;
 use crate::mutant::{Mutant, on};
 use crate::statistics::{add, count};
@@ -65,34 +70,92 @@ impl FileSystem {
         if old.logs().any(|log| log.end() > old.base.bytes()) {
             return Ok(false);
         }
-        let start = number * u64::from(volume.geometry.block_bytes());
-        let logs = old.logs().map(|log| {
-            let mut bytes = vec![0; log.length as usize];
-            load_log(volume, view.owner.inode, start, log, &mut bytes).map(|()| (u64::from(log.offset), bytes))
-        });
-        let logs: Vec<Bytes> = logs.collect::<Result<_>>()?;
-        let checksums = self.checksums_below(view, start, &old, first, &logs)?;
-        self.open_blocks(file, number..number + 1)?;
-        let copied = self.copy_home(first, &logs).and_then(|fenced| {
-            let opened = self.block_of(file, view, number)?;
-            let mut tx = Tx::new(volume);
-            let base = match old.base.is_open() {
-                true => opened.base, // it was unchecked: what the logs do not cover has no checksums
-                false => opened.with_checksums(&mut tx, volume, view.owner, &checksums)?,
-            };
-            let lines: u64 = opened.logs().map(|log| log.class.lines()).sum();
-            let action = Action::Logs { merges: 0, slots: Block::HOLE.logs, stores: Default::default(), base };
-            let mut targets = [Target::changed(number, opened, action)];
-            commit(tx, file, &mut targets, (fenced, Flushed::nothing_written()), |_| {})?;
-            add(&volume.live.work.write_back_freed_bytes, lines * LINE_BYTES as u64);
-            Ok(())
-        });
-        if let Err(error) = copied {
-            self.unchecked.lock().add(file.number); // the logs are there still
+        let logs = self.logs_of(view, number, &old)?;
+        if volume.checksums && !old.base.is_open() && !old.base.is_overlaid() {
+            self.overlay(file, view, number, first, &logs)?;
+        }
+        if let Err(error) = self.retire(file, view, number, first, &logs) {
+            self.unchecked.lock().add(file.number); // the logs are there still; who changes them opens the block
             return Err(error);
         }
         count(&volume.live.work.kept_places);
         Ok(true)
+    }
+
+    /// The bytes of a block's logs, verified.
+    fn logs_of(&self, view: &FileView, number: u64, block: &Block) -> Result<Vec<Bytes>> {
+        let start = number * u64::from(self.volume.geometry.block_bytes());
+        let logs = block.logs().map(|log| {
+            let mut bytes = vec![0; log.length as usize];
+            load_log(&self.volume, view.owner.inode, start, log, &mut bytes).map(|()| (u64::from(log.offset), bytes))
+        });
+        logs.collect()
+    }
+
+    /// Moves a block's checksums to its pages with the logs over them ([KP2]).
+    fn overlay(&self, file: &InCoreInode, view: &FileView, number: u64, first: LineAddress, logs: &[Bytes]) -> Result<()> {
+        let volume = &self.volume;
+        let old = self.block_of(file, view, number)?;
+        let start = number * u64::from(volume.geometry.block_bytes());
+        let checksums = self.checksums_below(view, start, &old, first, logs)?;
+        if on(Mutant::CopiedUnmarked) {
+            return Ok(());
+        }
+        let mut state = file.state.write()?;
+        if state.removed {
+            return Err(Error::Stale(file.number));
+        }
+        let (mut tx, mut new, mut root) = (Tx::new(volume), state.inode.clone(), state.root());
+        let Base::Written(run) = old.with_checksums(&mut tx, volume, view.owner, &checksums)? else { return Ok(()) };
+        let base = BaseChange::To(Base::Written(DataRun { overlaid: true, ..run }));
+        old.replace(&mut tx, volume, view.owner, &mut root, number, base, &old.logs, Need::Transient)?;
+        new.root = root.to_bytes();
+        file.commit_moved(tx, &mut state, new, Fenced::nothing_stored())
+    }
+
+    /// Stores the logs' bytes home, then drops the logs and the mark.
+    fn retire(&self, file: &InCoreInode, view: &FileView, number: u64, first: LineAddress, logs: &[Bytes]) -> Result<()> {
+        let volume = &self.volume;
+        let fenced = self.copy_home(first, logs)?;
+        let overlaid = self.block_of(file, view, number)?;
+        let base = match overlaid.base {
+            Base::Written(run) => Base::Written(DataRun { overlaid: false, ..run }),
+            other => other,
+        };
+        let lines: u64 = overlaid.logs().map(|log| log.class.lines()).sum();
+        let action = Action::Logs { merges: 0, slots: Block::HOLE.logs, stores: Default::default(), base };
+        let mut targets = [Target::changed(number, overlaid, action)];
+        commit(Tx::new(volume), file, &mut targets, (fenced, Flushed::nothing_written()), |_| {})?;
+        add(&volume.live.work.write_back_freed_bytes, lines * LINE_BYTES as u64);
+        Ok(())
+    }
+
+    /// Ends the copies of these files that a crash interrupted ([KP5]). What of them is damaged stays, and shows when it is read.
+    ///
+    /// # Errors
+    /// Of the whole file system alone.
+    pub(crate) fn end_copies<'n>(&self, files: impl Iterator<Item = &'n InodeNumber>) -> Result<()> {
+        for number in files {
+            match self.end_copies_of(*number) {
+                Err(error @ (Error::Stopped { .. } | Error::ReadOnly)) => return Err(error),
+                Err(error) => tracing::warn!(inode = number.get(), %error, "data logs that were being copied stay over their pages"),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn end_copies_of(&self, number: InodeNumber) -> Result<()> {
+        let file = self.inodes.get(&self.volume, number)?;
+        let _range = file.ranges.exclusive(0, u64::MAX)?;
+        let view = self.view(&file)?;
+        for block in self.overlaid_blocks(&file)? {
+            let old = self.block_of(&file, &view, block)?;
+            let Base::Written(DataRun { at: DataAddress::Page(first), .. }) = old.base else { continue };
+            let logs = self.logs_of(&view, block, &old)?;
+            self.retire(&file, &view, block, first, &logs)?;
+        }
+        Ok(())
     }
 
     /// The checksums that the pages below logs have with the bytes of the logs; nothing without checksums. What of them the logs do not cover

@@ -417,7 +417,7 @@ impl FileSystem {
         let (mut tx, mut new, mut root) = (Tx::new(volume), state.inode.clone(), state.root());
         for (number, old, run, _) in &unwritten {
             let base = match (opens, run.checksum.vector()) {
-                (true, vector) => BaseChange::To(Base::Written(DataRun { checksum: BlockChecksum::Open(vector), ..*run })),
+                (true, vector) => BaseChange::To(Base::Written(DataRun { checksum: BlockChecksum::Open(vector), overlaid: false, ..*run })),
                 (false, _) => {
                     let checksums = if volume.checksums {
                         std::iter::repeat_n(zero_checksum, run.count as usize).collect()

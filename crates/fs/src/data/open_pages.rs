@@ -94,7 +94,7 @@ impl FileSystem {
                     Marked::Run(run) => tree::mark_run(&mut tx, owner, root, *first, Run { open: true, ..*run })?,
                     Marked::Block(old) => {
                         let Base::Written(run) = old.base else { continue };
-                        let base = Base::Written(DataRun { checksum: BlockChecksum::Open(run.checksum.vector()), ..run });
+                        let base = Base::Written(run.opened());
                         let need = Need::Transient;
                         old.replace(&mut tx, &self.volume, owner, &mut root, *first, BaseChange::To(base), &old.logs, need)?;
                     }
@@ -157,6 +157,14 @@ impl FileSystem {
         })?;
         let next = if found.len() == most { next } else { u64::MAX };
         Ok((found, next))
+    }
+
+    /// The blocks of a file whose logs were being copied home ([KP5] of `kept_place.rs`).
+    pub(super) fn overlaid_blocks(&self, file: &InCoreInode) -> Result<Vec<u64>> {
+        let state = file.state.read()?;
+        let is_overlaid = |marked: &Marked| matches!(marked, Marked::Block(block) if block.base.is_overlaid());
+        let (found, _) = self.marked(live_owner(file, &state)?, &state, 0..u64::MAX, usize::MAX, &is_overlaid)?;
+        Ok(found.into_iter().map(|(block, _)| block).collect())
     }
 
     /// Splits runs across the ends of a range.

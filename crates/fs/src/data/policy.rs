@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     const KIB: u64 = 1 << 10;
-    const RUN: DataRun = DataRun { at: DataAddress::Sector(Sector::new(16)), count: 4, checksum: BlockChecksum::None };
+    const RUN: DataRun = DataRun { at: DataAddress::Sector(Sector::new(16)), count: 4, checksum: BlockChecksum::None, overlaid: false };
 
     fn policy(threshold: Option<u32>) -> WritePolicy {
         WritePolicy::new(&MountOptions::DEFAULT, threshold, 64 << 10, true)

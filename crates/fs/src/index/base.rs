@@ -34,6 +34,8 @@ pub(crate) struct DataRun {
     pub(crate) count: u32,
     /// Their checksums; for unwritten ones the vector reserved for them.
     pub(crate) checksum: BlockChecksum,
+    /// They are of the pages with the block's logs over them ([KP2] of `data/kept_place.rs`).
+    pub(crate) overlaid: bool,
 }
 
 impl Base {
@@ -54,7 +56,7 @@ impl Base {
         if extent.at.page().is_some() && !store.has_memory_homes() {
             return Err(damaged(owner, LineAddress::new(0), "zone"));
         }
-        let run = DataRun { at: extent.at, count: extent.count, checksum: extent.checksum };
+        let run = DataRun { at: extent.at, count: extent.count, checksum: extent.checksum, overlaid: extent.overlaid };
         Ok(if extent.unwritten { Self::Unwritten(run) } else { Self::Written(run) })
     }
 
@@ -66,7 +68,7 @@ impl Base {
             Self::Unwritten(run) => (run, true),
             Self::Written(run) => (run, false),
         };
-        let extent = Extent { at: run.at, count: run.count, checksum: run.checksum, unwritten };
+        let extent = Extent { at: run.at, count: run.count, checksum: run.checksum, unwritten, overlaid: run.overlaid };
         Record::Block { extent: Some(extent), leaf }
     }
 
@@ -93,6 +95,11 @@ impl Base {
         matches!(self, Self::Written(DataRun { checksum: BlockChecksum::Open(_), .. }))
     }
 
+    /// Whether its checksums are of its pages with the logs over them.
+    pub(crate) fn is_overlaid(&self) -> bool {
+        matches!(self, Self::Written(DataRun { overlaid: true, .. }))
+    }
+
     /// Whether its data lies in the memory zone.
     pub(crate) fn is_in_memory(&self) -> bool {
         self.run().is_some_and(|run| run.at.page().is_some())
@@ -116,7 +123,7 @@ impl Base {
     pub(crate) fn emptied(self) -> Self {
         let Some(run) = self.run() else { return Self::Hole };
         let checksum = run.checksum.vector().map_or(BlockChecksum::None, BlockChecksum::Vector);
-        Self::Unwritten(DataRun { checksum, ..run })
+        Self::Unwritten(DataRun { checksum, overlaid: false, ..run })
     }
 }
 
@@ -124,6 +131,11 @@ impl DataRun {
     /// The first line of its checksum vector, if it has one.
     pub(super) fn vector(&self) -> Option<LineAddress> {
         self.checksum.vector()
+    }
+
+    /// The same pages, open.
+    pub(crate) fn opened(self) -> Self {
+        Self { checksum: BlockChecksum::Open(self.checksum.vector()), overlaid: false, ..self }
     }
 }
 
@@ -140,8 +152,12 @@ mod tests {
     use crate::error::Error;
     use crate::{AllocateMode, FileSystem, FormatOptions, MountOptions, NewInode, SeekTo, SetAttributes, WriteOptions, make_file_system};
 
-    const RUN: DataRun =
-        DataRun { at: DataAddress::Sector(Sector::new(16)), count: 4, checksum: BlockChecksum::Vector(LineAddress::new(640)) };
+    const RUN: DataRun = DataRun {
+        at: DataAddress::Sector(Sector::new(16)),
+        count: 4,
+        checksum: BlockChecksum::Vector(LineAddress::new(640)),
+        overlaid: false,
+    };
 
     #[test]
     fn each_base_says_what_it_takes_and_what_it_holds() {
@@ -168,7 +184,7 @@ mod tests {
     #[test]
     fn a_record_names_the_base_and_the_leaf() {
         let leaf = Some(LeafPointer { address: LineAddress::new(64), class: 1 });
-        let extent = |unwritten| Some(Extent { at: RUN.at, count: RUN.count, checksum: RUN.checksum, unwritten });
+        let extent = |unwritten| Some(Extent { at: RUN.at, count: RUN.count, checksum: RUN.checksum, unwritten, overlaid: false });
         assert_eq!(Base::Hole.record(leaf), Record::Block { extent: None, leaf });
         assert_eq!(Base::Lost(65_536).record(leaf), Record::Lost { height: 0, leaf });
         assert_eq!(Base::Unwritten(RUN).record(None), Record::Block { extent: extent(true), leaf: None });

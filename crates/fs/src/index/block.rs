@@ -6,6 +6,8 @@
 //! [BL4] Unwritten sectors are space reserved for their block, with the vector that they will need: filling them allocates nothing (RULES
 //!       R14). They hold no data, so they are written *before* the record that marks them as written.
 //! [BL5] A lost block stays lost below its logs until it gets sectors, or logs cover all of it: what is between them has no content.
+//! [BL7] Checksums of pages *with the logs over them* ([KP2] of `data/kept_place.rs`) mean nothing with other logs: whoever changes these either
+//!       has copied them into the pages, or the block becomes an open one.
 //! [BL6] A block without logs has no leaf, so a leaf without logs was lost: what is below it may be older.
 
 use std::collections::BTreeMap;
@@ -351,6 +353,7 @@ impl Block {
                 Base::Written(self.replace_checksums(tx, volume, new, need)?)
             }
             BaseChange::To(Base::Lost(bytes)) if logs.iter().flatten().map(|log| log.length).sum::<u32>() == bytes => Base::Hole, // [BL5]
+            BaseChange::To(Base::Written(run)) if run.overlaid && *logs != self.logs => Base::Written(run.opened()),              // [BL7]
             BaseChange::To(base) => base,
         };
         let count = logs.iter().flatten().count();
@@ -416,7 +419,7 @@ impl Block {
                 BlockChecksum::Vector(vector)
             }
         };
-        Ok(Base::Unwritten(DataRun { at, count, checksum }))
+        Ok(Base::Unwritten(DataRun { at, count, checksum, overlaid: false }))
     }
 
     /// Its base cut to the first `count` sectors (fewer than it has). Frees the others, and the vector if it is no longer needed.
@@ -517,7 +520,7 @@ impl Block {
         if let Some(vector) = old_vector {
             tx.free(space::region(Region::Leaves, vector, lines));
         }
-        Ok(DataRun { at: new.at, count: new.count, checksum })
+        Ok(DataRun { at: new.at, count: new.count, checksum, overlaid: false })
     }
 
     fn replace_leaf(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, logs: &LogSlots, need: Need) -> Result<LeafPointer> {

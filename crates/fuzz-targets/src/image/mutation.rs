@@ -225,7 +225,9 @@ fn record(anatomy: &Anatomy, input: &mut Input<'_>) -> Record {
                 true => DataAddress::Page(line(anatomy, input).page()),
                 false => DataAddress::Sector(Sector::new((sector_number(anatomy, input) & 0xff_ffff_ffff).max(1))),
             };
-            let extent = input.one_in(2).then_some(Extent { at, count, checksum, unwritten: input.one_in(4) });
+            let unwritten = input.one_in(4);
+            let overlaid = !unwritten && matches!(checksum, BlockChecksum::Inline(_) | BlockChecksum::Vector(_)) && input.one_in(8);
+            let extent = input.one_in(2).then_some(Extent { at, count, checksum, unwritten, overlaid });
             let leaf = input.one_in(2).then(|| LeafPointer { address: line(anatomy, input), class: input.below(3) as u32 });
             Record::Block { extent, leaf: leaf.filter(|leaf| leaf.address.number() != 0) }
         }
