@@ -47,7 +47,6 @@ use crate::tuning::threshold::Splitting;
 use crate::tuning::unchecked::Unchecked;
 use crate::tuning::write_back::WriteBack;
 use crate::types::{Engine, MountOptions, Promote};
-use crate::versions::Published;
 use crate::volume::{Discards, Volume};
 use crate::wait::{LongMutex, may_wait};
 
@@ -176,7 +175,7 @@ impl FileSystem {
             leases: Arc::default(),
             held_back: HeldBack::default(),
             discards: Discards::default(),
-            versions: Published::default(),
+            versions: Arc::default(),
         };
         let last_txid = volume.journal.replay(&volume.line_store, &records)?;
         volume.journal.set_last_txid(last_txid);

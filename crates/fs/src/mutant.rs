@@ -297,6 +297,16 @@ pub enum Mutant {
     NameNotRaised,
     /// The version of a file's bytes is not raised ([VS1]).
     BytesNotRaised,
+    /// [LM2]: who gets a range exclusively does not revoke what was lent of it.
+    PlacesNotRaised,
+    /// [LM1]: the version of what is lent is noted after its range was released.
+    PlacesNotedLate,
+    /// [LM3]: blocks with data logs are lent, too.
+    LentBelowLogs,
+    /// [LM3]: bytes are lent that were not verified.
+    LentUnverified,
+    /// [LM4]: an inode leaves memory and what was lent of it is not revoked.
+    LentPastEviction,
     /// Attributes are noted when their inode is not locked any more ([VS2]).
     NotedBehindLock,
 }

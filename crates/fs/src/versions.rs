@@ -12,6 +12,7 @@
 //! [VS4] Bytes are noted under the lock of the inode, with their range held: whoever changes bytes has their range exclusively until after the
 //!       commit that raises the version, and a new size is raised and seen under the inode's lock. A file that is mapped changes by stores that
 //!       nobody sees, so none of its bytes are kept, and a new mapping raises their version while it has the range.
+//! [VS5] Places of bytes in the memory zone have versions of their own, a window of a file each ([LM1]–[LM5] of `data/lent.rs`).
 //! [VS3] A transaction that fails afterwards has raised versions for nothing, which costs those who keep answers a question.
 
 use std::cell::{Cell, RefCell};
@@ -39,6 +40,10 @@ enum Thing {
     Rights(InodeNumber),
     Attributes(InodeNumber),
     Bytes(InodeNumber),
+    /// Where the bytes of a window of a file are, and which they are.
+    Places(InodeNumber, u64),
+    /// The same of all windows of a file.
+    AllPlaces(InodeNumber),
     /// A name by its hash, in a directory.
     Name(InodeNumber, u32),
 }
@@ -51,12 +56,16 @@ impl Thing {
             Self::Rights(inode) => (inode.get(), 1),
             Self::Attributes(inode) => (inode.get(), 2),
             Self::Bytes(inode) => (inode.get(), 4),
+            Self::AllPlaces(inode) => (inode.get(), 5),
+            Self::Places(inode, window) => (inode.get(), window << 3 | 6),
             Self::Name(inode, hash) => (inode.get(), u64::from(hash) << 32 | 3),
         };
         inode.wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(29) ^ which.wrapping_mul(0x94d0_49bb_1331_11eb)
     }
 }
 
+/// Windows that one change of a file raises by themselves; more are raised by the version of all.
+const WINDOWS_MAX: u64 = 8;
 /// Most things of an operation that are noted.
 const NOTES_MAX: usize = 64;
 /// Of most operations.
@@ -141,12 +150,29 @@ impl Published {
     /// Bytes of an inode may change from now on without a commit; the caller has their range, or nobody keeps them who asks later ([VS4]).
     pub(crate) fn bytes_change(&self, number: InodeNumber) {
         self.raise(Thing::Bytes(number));
+        self.raise(Thing::AllPlaces(number));
+    }
+
+    /// Somebody may change these windows of a file, which were lent: he has got their range, and has changed nothing yet ([VS5]).
+    pub(crate) fn places_change(&self, number: InodeNumber, first: u64, last: u64) {
+        match last - first < WINDOWS_MAX {
+            _ if on(Mutant::PlacesNotRaised) => {}
+            true => (first..=last).for_each(|window| self.raise(Thing::Places(number, window))),
+            false => self.raise(Thing::AllPlaces(number)),
+        }
+    }
+
+    /// The place of a window of a file is looked up; the caller has its range ([VS5]).
+    pub(crate) fn note_places(&self, number: InodeNumber, window: u64) {
+        self.note(|| Thing::AllPlaces(number));
+        self.note(|| Thing::Places(number, window));
     }
 
     /// A locked inode is freed ([VS1]).
     pub(crate) fn inode_ends(&self, number: InodeNumber) {
         self.raise(Thing::Rights(number));
         self.raise(Thing::Attributes(number));
+        self.raise(Thing::AllPlaces(number));
     }
 
     /// A name of a locked directory gets, loses or changes its inode ([VS1]).

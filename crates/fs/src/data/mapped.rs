@@ -324,7 +324,7 @@ impl FileSystem {
     }
 
     /// Visits the blocks of a range that are no holes, some at a time. The caller holds the range.
-    fn each_block(
+    pub(super) fn each_block(
         &self,
         file: &InCoreInode,
         view: &FileView,

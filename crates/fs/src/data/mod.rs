@@ -14,6 +14,7 @@ mod in_place;
 pub(crate) mod interface;
 mod kept_place;
 mod layout;
+mod lent;
 mod link_target;
 pub(crate) mod log_plan;
 mod mapped;
@@ -40,6 +41,7 @@ mod write_back;
 mod write_path;
 
 pub use layout::{LAYOUT_EXTENTS_MAX, Layout};
+pub use lent::{LENT_BYTES, LentExtent};
 pub use mapped::{FileMapping, MappedExtent};
 
 pub(crate) use commit::{SET_GROUP_ID, kill_set_id};

@@ -172,7 +172,7 @@ impl FileSystem {
     }
 
     /// Reads bytes inside the file. The caller has locked their blocks. If `hot`, the sectors may be promoted.
-    fn fetch(&self, file: &InCoreInode, view: &FileView, offset: u64, mut into: Sink<'_>, hot: bool) -> Result<()> {
+    pub(super) fn fetch(&self, file: &InCoreInode, view: &FileView, offset: u64, mut into: Sink<'_>, hot: bool) -> Result<()> {
         let mut wanted = self.want_all(file, view, offset, into.len())?;
         let mut bounces = self.bounces(view, offset, &mut wanted, into.len());
         let pieces = log_pieces(&wanted);

@@ -249,7 +249,10 @@ impl InodeTable {
                 Some(used) if (Arc::strong_count(used) > 1 && !on(Mutant::EvictedInUse)) || used.referenced.swap(false, Relaxed) => {
                     shard.order.push_back(oldest)
                 }
-                Some(_) => {
+                Some(used) => {
+                    if !on(Mutant::LentPastEviction) {
+                        used.ranges.revoke_all(); // [LM4] of `data/lent.rs`
+                    }
                     if let Some(evicted) = shard.inodes.remove(&oldest)
                         && let Some(mut state) = evicted.state.try_write()
                     {

@@ -6,19 +6,25 @@
 //! one comparison under a lock that it takes anyway. So are the pins of mappings ([FM2] of `data/mapped.rs`), which nobody can recall: while
 //! one is there, its blocks are had exclusively only by who leaves their pages in place.
 //!
+//! What was lent ([LM2] of `data/lent.rs`) is noted here as well, once for the file: each exclusive holder revokes it from his blocks before he
+//! changes anything, which waits for nobody.
+//!
 //! Who copies blocks without keeping others out *watches* their range ([AE3] of `data/align.rs`): all changes of blocks and of their space
 //! take the range exclusively, and that is noted in the watch.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
 use smallvec::SmallVec;
+use tandemfs_format::InodeNumber;
 
 use crate::error::{Error, Result};
 use crate::lease::{FILE_LAYOUTS_MAX, Lease};
 use crate::mutant::{Mutant, on};
 use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::versions::Published;
 use crate::wait::may_wait;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +69,23 @@ struct State {
     leases: Vec<Arc<Lease>>,
     /// Blocks that are mapped.
     pins: Vec<Pin>,
+    /// Some of the file was lent.
+    lent: Option<Box<Lending>>,
+}
+
+/// How that is revoked which was lent of a file.
+#[derive(Clone)]
+pub(crate) struct Lending {
+    pub(crate) versions: Arc<Published>,
+    pub(crate) file: InodeNumber,
+    /// Blocks of a window.
+    pub(crate) window_blocks: u64,
+}
+
+impl fmt::Debug for Lending {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Lending").field("file", &self.file).finish_non_exhaustive()
+    }
 }
 
 /// A mapping keeps these blocks where they are.
@@ -127,6 +150,13 @@ impl State {
         !self.pins.is_empty() && self.pins.iter().any(|pin| pin.first <= last && first <= pin.last) && !on(Mutant::PinsIgnored)
     }
 
+    /// Somebody has got a range exclusively ([LM2] of `data/lent.rs`).
+    fn revoke(&self, first: u64, last: u64) {
+        if let Some(lent) = &self.lent {
+            lent.versions.places_change(lent.file, first / lent.window_blocks, last / lent.window_blocks);
+        }
+    }
+
     fn release(&mut self, id: u64) {
         if let Some(position) = self.held.iter().position(|held| held.id == id) {
             self.held.swap_remove(position);
@@ -178,6 +208,7 @@ impl RangeGuard<'_> {
             if !state.is_busy(first, last, Kind::Exclusive) {
                 note_change(&mut state.held, first, last);
                 state.held[own].kind = Kind::Exclusive;
+                state.revoke(first, last);
                 drop(state);
                 return Some(self);
             }
@@ -206,6 +237,16 @@ impl RangeLock {
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.state.lock();
         state.held.is_empty() && state.leases.is_empty() && state.pins.is_empty()
+    }
+
+    /// Some of the file is about to be lent, by a holder of a shared range ([LM2] of `data/lent.rs`).
+    pub(crate) fn lends(&self, lending: impl FnOnce() -> Lending) {
+        self.state.lock().lent.get_or_insert_with(|| Box::new(lending()));
+    }
+
+    /// Revokes all that was lent of the file: this lock is given up, and the next one of the file knows nothing of it ([LM4]).
+    pub(crate) fn revoke_all(&self) {
+        self.state.lock().revoke(0, u64::MAX);
     }
 
     /// Ends a pin.
@@ -391,6 +432,9 @@ impl RangeLock {
             note_change(&mut state.held, first, last);
         }
         state.held.push(Held { first, last, kind, id });
+        if kind == Kind::Exclusive {
+            state.revoke(first, last);
+        }
         RangeGuard { lock: self, id, is_of_mapped: !state.pins.is_empty() }
     }
 }

@@ -39,7 +39,7 @@ pub(crate) struct Volume {
     pub(crate) held_back: HeldBack,
     pub(crate) discards: Discards,
     /// For those who keep answers.
-    pub(crate) versions: Published,
+    pub(crate) versions: Arc<Published>,
 }
 
 /// A transaction of a volume.
