@@ -40,6 +40,10 @@ pub enum Mutant {
     ScanLeftOut,
     /// [BEL3]: a client that rings stays out of the scan.
     RingIgnored,
+    /// [BEL5]: a poller is handed on amid a round: what it has collected is forgotten.
+    CollectedLeftBehind,
+    /// [BEL5]: a poller sleeps although it is to be handed on.
+    SleepsBeforeLeaving,
     /// [VER2]: a word is loaded and stored, so one of two raises may be lost.
     RaisedInTwoSteps,
     /// [TRU2]: a range beyond the data area is accepted.

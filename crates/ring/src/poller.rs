@@ -11,6 +11,8 @@
 //! [BEL3] A client that rings is scanned from then on.
 //! [BEL4] The daemon polls while active clients are fewer than the CPUs that it may use. Otherwise it scans until it finds nothing, and dozes:
 //!        the clients need the CPU.
+//! [BEL5] A poller goes to another thread between two rounds alone: everything that was collected has been handled. It does not sleep before
+//!        that, since the thread has something to do. Until the other thread goes on, requests wait in their slots and rings in the io_uring.
 //!
 //! [TRU4] A client gets at most eight requests served before it is the next one's turn.
 //! [TRU5] Who rings without a request more often than it has threads is lying, and its connection ends: a ring costs the client an addition.
@@ -164,10 +166,24 @@ impl Poller {
     ///
     /// # Errors
     /// What the kernel refuses.
-    pub fn run(mut self, handler: &mut impl Handler) -> io::Result<()> {
+    pub fn run(self, handler: &mut impl Handler) -> io::Result<()> {
+        self.run_until(handler, |_| false).map(drop)
+    }
+
+    /// As [`Poller::run`]; returns the poller when `is_to_leave` says so behind a round, so that another thread may go on with it.
+    ///
+    /// # Errors
+    /// What the kernel refuses.
+    pub fn run_until<H: Handler>(mut self, handler: &mut H, is_to_leave: impl Fn(&H) -> bool) -> io::Result<Option<Self>> {
         let result = loop {
-            match self.round(handler) {
-                Ok(()) if self.is_stopping => break Ok(()),
+            match self.round_unless(handler, &is_to_leave) {
+                Ok(()) if self.is_stopping => break Ok(None),
+                Ok(()) if is_to_leave(handler) => {
+                    if mutant::on(Mutant::CollectedLeftBehind) {
+                        self.events.collect(false, &mut Vec::new())?;
+                    }
+                    return Ok(Some(self)); // [BEL5]
+                }
                 Ok(()) => {}
                 Err(error) => break Err(error),
             }
@@ -184,6 +200,11 @@ impl Poller {
     /// # Errors
     /// What the kernel refuses.
     pub fn round(&mut self, handler: &mut impl Handler) -> io::Result<()> {
+        self.round_unless(handler, &|_| false)
+    }
+
+    /// As [`Poller::round`], but does not sleep if it is to leave.
+    fn round_unless<H: Handler>(&mut self, handler: &mut H, is_to_leave: &impl Fn(&H) -> bool) -> io::Result<()> {
         let work = self.scan(handler)?;
         self.rounds = self.rounds.wrapping_add(1);
         if self.active.len() >= self.cpus {
@@ -200,7 +221,8 @@ impl Poller {
             })?;
         }
         let mut happened = std::mem::take(&mut self.happened);
-        self.events.collect(self.active.is_empty(), &mut happened)?;
+        let sleeps = self.active.is_empty() && (!is_to_leave(handler) || mutant::on(Mutant::SleepsBeforeLeaving));
+        self.events.collect(sleeps, &mut happened)?;
         for key in happened.drain(..) {
             self.handle(key, handler)?;
         }
