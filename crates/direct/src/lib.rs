@@ -2,8 +2,8 @@
 //!
 //! `reception.rs` has the thread that greets new clients and looks after their credentials (`peers.rs`, `mountinfo.rs`). `clients.rs` has what is
 //! known of each client, `handles.rs` its open files, `tally.rs` its counters, `known.rs` which answers it may give itself.
-//! `descriptors.rs` sends files of the mount. `serving.rs` makes messages calls of `vfs` (`calls.rs`). The poller serves them, or the threads of
-//! `pool.rs`.
+//! `descriptors.rs` sends files of the mount. `serving.rs` makes messages calls of `vfs` (`calls.rs`). The poller (`polling.rs`)
+//! serves them, or the threads of `pool.rs`.
 //!
 //! [D1] The daemon trusts nothing in shared memory. The ring copies and checks a request; texts are copied once; a buffer is private until it
 //!      is whole, but for large transfers, which the drive makes from and to the client's memory ([SM3], [SM4] of the file system). No
@@ -15,7 +15,7 @@
 //!      attributes it asks for anew while there is this door.
 //! [D9] One thread looks at all clients, or sleeps until one rings (the ring's poller). It serves what it can serve at once.
 //! [D10] The poller never waits. Every operation of the file system may (an inode that somebody else changes, room in the journal, the
-//!       drive), even `fstat`: what would wait or take long is refused unchanged and runs in the pool ([SRV1]–[SRV4] of `serving.rs`).
+//!       drive), even `fstat`: what would wait or take long is refused unchanged and runs in the pool ([SRV1]–[SRV5] of `serving.rs`).
 //! [D14] What only the kernel can decide goes back to the client, which makes the call through the mount.
 //!
 //! [CRD1] Credentials come from the kernel: the process of the socket's other end, and `/proc` of that very process. They are read again
@@ -43,6 +43,7 @@ mod mutant;
 #[cfg(feature = "mutants")]
 pub mod mutant;
 mod peers;
+mod polling;
 mod pool;
 mod reception;
 mod server;

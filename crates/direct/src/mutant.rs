@@ -10,6 +10,8 @@ pub enum Mutant {
     None,
     /// [SRV1]: the poller runs an operation that may wait.
     PollerWaits,
+    /// [SRV5]: the thread that polls runs what may wait, without handing the poller on.
+    PollerNotHandedOn,
     /// [SRV3]: files whose last holder went are left to the background thread.
     FilesLeft,
     /// [SRV3]: an answer comes before pages of the mount are dropped.

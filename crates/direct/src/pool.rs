@@ -1,4 +1,4 @@
-//! A bounded number of threads for what may wait ([D10]). The queue is bounded by the slots of all clients: each has one request in flight.
+//! A bounded number of threads for what may wait ([D10]), of which one polls. The queue is bounded by the slots of all clients: each has one request in flight.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,11 +6,13 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
-type Job = Box<dyn FnOnce() + Send>;
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
+    /// Threads that wait for jobs.
+    idle: usize,
     is_ended: bool,
 }
 
@@ -39,13 +41,19 @@ impl Pool {
     }
 
     /// Runs a job, after those that wait already. After [`Pool::stop`] it is dropped.
-    pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
+    pub(crate) fn run(&self, job: Job) {
         let mut queue = self.shared.queue.lock();
         if !queue.is_ended {
-            queue.jobs.push_back(Box::new(job));
+            queue.jobs.push_back(job);
             drop(queue);
             self.shared.has_jobs.notify_one();
         }
+    }
+
+    /// Whether a thread has nothing to do.
+    pub(crate) fn has_idle(&self) -> bool {
+        let queue = self.shared.queue.lock();
+        queue.idle > queue.jobs.len()
     }
 
     /// Runs what is queued, then ends the threads.
@@ -72,7 +80,11 @@ impl Shared {
                 match queue.jobs.pop_front() {
                     Some(job) => break job,
                     None if queue.is_ended => return,
-                    None => self.has_jobs.wait(&mut queue),
+                    None => {
+                        queue.idle += 1;
+                        self.has_jobs.wait(&mut queue);
+                        queue.idle -= 1;
+                    }
                 }
             };
             drop(queue);
@@ -84,6 +96,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::sync::mpsc::channel;
 
     use super::*;
 
@@ -92,12 +105,29 @@ mod tests {
         let (pool, ran) = (Pool::start(3).expect("threads"), Arc::new(AtomicUsize::new(0)));
         for _ in 0..1000 {
             let ran = Arc::clone(&ran);
-            pool.run(move || {
+            pool.run(Box::new(move || {
                 ran.fetch_add(1, SeqCst);
-            });
+            }));
         }
         pool.stop();
         assert_eq!(ran.load(SeqCst), 1000);
-        pool.run(|| panic!("nothing runs after the end"));
+        pool.run(Box::new(|| panic!("nothing runs after the end")));
+    }
+
+    #[test]
+    fn a_thread_is_idle_until_there_is_a_job_for_it() {
+        let pool = Pool::start(1).expect("threads");
+        let until_idle = || {
+            while !pool.has_idle() {
+                std::thread::yield_now()
+            }
+        };
+        until_idle();
+        let (go_on, goes_on) = channel::<()>();
+        pool.run(Box::new(move || goes_on.recv().expect("told")));
+        assert!(!pool.has_idle(), "even before it wakes");
+        go_on.send(()).expect("it waits");
+        until_idle();
+        pool.stop();
     }
 }

@@ -3,6 +3,7 @@
 use std::io::{self, PipeWriter};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use tandemfs_vfs::Vfs;
 use crate::clients::Shared;
 use crate::descriptors::Opener;
 use crate::known::Publishing;
+use crate::polling::poll;
 use crate::pool::Pool;
 use crate::reception::Reception;
 use crate::serving::Desk;
@@ -89,7 +91,8 @@ impl Default for Limits {
 /// A running server. Dropping it ends all connections, removes the socket and waits for requests in progress.
 pub struct Server {
     control: Control,
-    poller: Option<JoinHandle<()>>,
+    /// Ends when nobody polls any more.
+    polled: parking_lot::Mutex<Receiver<()>>,
     reception: Option<JoinHandle<()>>,
     /// Dropping it ends the reception.
     stop: Option<PipeWriter>,
@@ -140,7 +143,7 @@ impl Server {
             versions,
             mount,
             stands,
-            pool: Pool::start(limits.threads)?,
+            pool: Pool::start(limits.threads + 1)?, // one polls
             limits,
             opener: opener.map(Arc::new),
             control: control.clone(),
@@ -150,14 +153,11 @@ impl Server {
         });
         let (reception, stop) = Reception::open(Arc::clone(&shared), entrants, doorbell)?;
         let socket = reception.path().to_owned();
-        let mut server = Self { control, poller: None, reception: None, stop: Some(stop), shared: Arc::clone(&shared), socket };
-        let mut desk = Desk::new(shared);
-        let serve = move || {
-            if let Err(error) = poller.run(&mut desk) {
-                tracing::error!("the direct door is closed: {error}");
-            }
-        };
-        server.poller = Some(std::thread::Builder::new().name("direct".into()).spawn(serve)?);
+        let (polls, polled) = channel();
+        let polled = parking_lot::Mutex::new(polled);
+        let mut server = Self { control, polled, reception: None, stop: Some(stop), shared: Arc::clone(&shared), socket };
+        let desk = Desk::new(Arc::clone(&shared), polls);
+        shared.pool.run(Box::new(move || poll(poller, desk)));
         server.reception = Some(std::thread::Builder::new().name("direct-reception".into()).spawn(move || reception.run())?);
         Ok(server)
     }
@@ -201,7 +201,7 @@ impl Drop for Server {
         let join = |thread: Option<JoinHandle<()>>| thread.is_some_and(|thread| thread.join().is_err());
         let _panicked = join(self.reception.take());
         self.control.stop();
-        let _panicked = join(self.poller.take());
+        let _nothing_is_sent = self.polled.lock().recv();
         self.shared.clients.lock().clear();
         self.shared.pool.stop();
     }

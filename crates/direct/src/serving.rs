@@ -8,10 +8,14 @@
 //!        dropped, files whose last holder went are removed. So who goes on sees neither.
 //! [SRV4] The poller writes no log and reads no `/proc`, since both may wait: the pool does, with the ticket, so that it is not asked more
 //!        often than a client has slots.
+//! [SRV5] While one client alone asks and a thread of the pool is idle, the polling thread runs by itself what goes to the pool, and hands
+//!        the poller to that thread first (`polling.rs`): then the poller waits until a thread has woken up, and not the request. Beside
+//!        other clients it stays with the poller, for which they would wait.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::Sender;
 
 use rustix::io::Errno;
 use tandemfs_protocol::{Malformed, Operation, Outcome};
@@ -21,18 +25,49 @@ use tandemfs_vfs::Owed;
 use crate::calls::{self, Served};
 use crate::clients::{Client, Shared};
 use crate::mutant::{self, Mutant};
+use crate::pool::Job;
 use crate::tally::{Begun, Tally};
+
+/// A client that asked so often in a row is alone ([SRV5]).
+const ALONE_REQUESTS: u32 = 8;
 
 /// Serves the requests of all clients, in the poller's thread ([D9], [D10]).
 pub(crate) struct Desk {
     shared: Arc<Shared>,
     /// Those of [`Shared::clients`] that have asked something.
     known: HashMap<ClientId, Arc<Client>>,
+    /// What this thread will run when it has handed the poller on ([SRV5]).
+    kept: Option<Job>,
+    /// Who asked last, and how many requests in a row.
+    last: Option<(ClientId, u32)>,
+    _polls: Sender<()>,
 }
 
 impl Desk {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, known: HashMap::new() }
+    /// `polls` is dropped with the desk.
+    pub(crate) fn new(shared: Arc<Shared>, polls: Sender<()>) -> Self {
+        Self { shared, _polls: polls, known: HashMap::new(), kept: None, last: None }
+    }
+
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
+    pub(crate) fn has_kept(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    pub(crate) fn take_kept(&mut self) -> Option<Job> {
+        self.kept.take()
+    }
+
+    fn assign(&mut self, job: Job) {
+        let is_alone = self.last.is_some_and(|(_, in_a_row)| in_a_row >= ALONE_REQUESTS);
+        if self.kept.is_none() && is_alone && self.shared.pool.has_idle() {
+            self.kept = Some(job);
+        } else {
+            self.shared.pool.run(job);
+        }
     }
 
     fn client(&mut self, id: ClientId) -> Option<&Arc<Client>> {
@@ -44,28 +79,29 @@ impl Desk {
     }
 }
 
-impl Handler for Desk {
-    fn request(&mut self, id: ClientId, request: &Request, ticket: Ticket) {
+impl Desk {
+    /// Serves a request; returns what is left of it to a thread that may wait.
+    fn serve(&mut self, id: ClientId, request: &Request, ticket: Ticket) -> Option<Job> {
         let shared = Arc::clone(&self.shared);
-        let Some(client) = self.client(id) else { return }; // it has ended; the ticket answers
+        let client = self.client(id)?; // else it has ended; the ticket answers
         client.is_active.store(true, Relaxed);
         match Operation::decode(request) {
             Ok(Operation::Nothing) => ticket.answer(&Answer::default()),
             Ok(operation) if calls::is_for_the_pool(&operation) => {
                 let begun = client.tally.begin(operation.number());
-                hand_on(&shared, client, request, (ticket, begun), Owed::default());
+                return Some(hand_on(&shared, client, request, (ticket, begun), Owed::default()));
             }
             Ok(operation) => {
                 let (may_leave_files, begun) = (may_leave_files(&operation), client.tally.begin(operation.number()));
                 match calls::try_serve(&shared.vfs, client, operation, &ticket) {
-                    (None, owed) => hand_on(&shared, client, request, (ticket, begun), owed), // [SRV1]
+                    (None, owed) => return Some(hand_on(&shared, client, request, (ticket, begun), owed)), // [SRV1]
                     (Some(served), owed) => {
                         let leaves = may_leave_files && shared.vfs.file_system().has_left_behind() && !mutant::on(Mutant::FilesLeft);
                         if owed.is_nothing() && !leaves && served.failure.is_none() {
                             client.tally.end(begun, &served.outcome);
                             ticket.answer(&served.answer());
                         } else {
-                            finish_later(&shared, &client.tally, served, owed, (ticket, begun));
+                            return Some(finish_later(&shared, &client.tally, served, owed, (ticket, begun)));
                         }
                     }
                 }
@@ -73,7 +109,7 @@ impl Handler for Desk {
             Err(Malformed::Operation(_)) => ticket.answer(&Outcome::Errno(Errno::NOSYS.raw_os_error()).encode()),
             Err(Malformed::Field(what)) => {
                 let (client, worker) = (Arc::clone(client), Arc::clone(&shared));
-                shared.pool.run(move || {
+                shared.pool.run(Box::new(move || {
                     if !client.is_condemned.swap(true, Relaxed) {
                         tracing::warn!(
                             process = client.peer.name(),
@@ -82,15 +118,28 @@ impl Handler for Desk {
                     }
                     worker.control.remove(id);
                     drop(ticket); // [SRV4]
-                });
+                }));
             }
+        }
+        None
+    }
+}
+
+impl Handler for Desk {
+    fn request(&mut self, id: ClientId, request: &Request, ticket: Ticket) {
+        self.last = match self.last {
+            Some((last, in_a_row)) if last == id => Some((id, in_a_row.saturating_add(1))),
+            _ => Some((id, 1)),
+        };
+        if let Some(job) = self.serve(id, request, ticket) {
+            self.assign(job);
         }
     }
 
     fn ended(&mut self, id: ClientId, end: End) {
         let clients = [self.known.remove(&id), self.shared.clients.lock().remove(&id)];
         let Some(client) = clients.into_iter().flatten().next() else { return };
-        self.shared.pool.run(move || {
+        self.shared.pool.run(Box::new(move || {
             if let End::Lied(lie) = end {
                 tracing::warn!(
                     process = client.peer.name(),
@@ -98,7 +147,7 @@ impl Handler for Desk {
                 );
             }
             drop(client); // [D3]
-        });
+        }));
     }
 }
 
@@ -113,26 +162,26 @@ fn log(served: &Served) {
     }
 }
 
-/// Serves a request by the pool.
-fn hand_on(shared: &Arc<Shared>, client: &Arc<Client>, request: &Request, (ticket, begun): (Ticket, Begun), owed: Owed) {
+/// What serves a request in the pool.
+fn hand_on(shared: &Arc<Shared>, client: &Arc<Client>, request: &Request, (ticket, begun): (Ticket, Begun), owed: Owed) -> Job {
     client.tally.goes_to_pool();
     let (client, request) = (Arc::clone(client), Box::new(request.clone()));
     let worker = Arc::clone(shared);
-    shared.pool.run(move || {
+    Box::new(move || {
         drop(owed);
         let served = calls::serve(&worker.vfs, &client, &request, &ticket);
         log(&served);
         client.tally.end(begun, &served.outcome);
         drop(client); // before the answer: what was closed is gone when its closer goes on
         ticket.answer(&served.answer());
-    });
+    })
 }
 
-/// Answers by the pool ([SRV3]).
-fn finish_later(shared: &Arc<Shared>, tally: &Arc<Tally>, served: Served, owed: Owed, (ticket, begun): (Ticket, Begun)) {
+/// What answers in the pool ([SRV3]).
+fn finish_later(shared: &Arc<Shared>, tally: &Arc<Tally>, served: Served, owed: Owed, (ticket, begun): (Ticket, Begun)) -> Job {
     tally.goes_to_pool();
     let (worker, tally) = (Arc::clone(shared), Arc::clone(tally));
-    shared.pool.run(move || {
+    Box::new(move || {
         if mutant::on(Mutant::AnsweredBeforeOwed) {
             ticket.answer(&served.answer());
             std::thread::sleep(std::time::Duration::from_millis(100));
@@ -144,5 +193,5 @@ fn finish_later(shared: &Arc<Shared>, tally: &Arc<Tally>, served: Served, owed: 
         log(&served);
         tally.end(begun, &served.outcome);
         ticket.answer(&served.answer());
-    });
+    })
 }

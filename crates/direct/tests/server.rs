@@ -140,6 +140,9 @@ fn what_waits_for_the_drive_holds_nobody_up() {
         let file = OpenOptions::new().read(true).write(true).create(true).open(&mount, "blocks").expect("made");
         file.write_all_at(&vec![7; 1 << 20], 0).expect("written");
         drop(mount.create("other").expect("made"));
+        for _ in 0..20 {
+            mount.ping().expect("answered"); // it is alone ([SRV5] of `serving.rs`)
+        }
         scene.stuck.set_trap(Access::Read, 1);
         let (waiting, other) = (mount.clone(), mount.clone());
         let reader = std::thread::spawn(move || {
@@ -164,6 +167,7 @@ fn what_waits_for_the_drive_holds_nobody_up() {
         holds(answered, "another request waited for the drive as well")
     }
     is_caught(Mutant::PollerWaits, found);
+    is_caught(Mutant::PollerNotHandedOn, found);
 }
 
 #[test]
