@@ -84,6 +84,16 @@ impl Connection {
         self.ring.descriptors()
     }
 
+    /// Memory for data that stays between calls.
+    pub(crate) fn memory(&self, bytes: u32) -> Result<Buffer> {
+        self.waiting.take(&self.ring, bytes, false, self.memory_wait)
+    }
+
+    /// Memory of [`Connection::memory`] was given back.
+    pub(crate) fn memory_returned(&self) {
+        self.waiting.wake();
+    }
+
     /// The answer to a question, if it is known.
     #[inline]
     pub(crate) fn told(&self, question: Option<&Question<'_>>) -> Option<Told> {

@@ -1,6 +1,7 @@
 //! Open files.
 
 use std::ffi::OsString;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use tandemfs_protocol::{Handle, Operation, Outcome, Place, TimeToSet, Unless, Whence};
 use tandemfs_ring::{Answer, Attributes};
 
+use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::subject::{Name, Target};
 use crate::tree::{names_of, sealed::Base};
@@ -95,6 +97,26 @@ impl File {
             }
             Ok((moved, piece.range.length as usize))
         })
+    }
+
+    /// Reads into a part of a buffer by one request; returns how many bytes, 0 at the end.
+    ///
+    /// # Errors
+    /// As pread(2); `EINVAL` if the buffer has no such part or is of another connection.
+    pub fn read_buffer_at(&self, into: &mut Buffer, within: Range<usize>, offset: u64) -> Result<usize> {
+        let (into, offset) = (into.part(&self.connection, &within)?, offset_of(offset)?);
+        let answer = self.send(&Operation::Read { handle: self.handle, offset, into, unless: Unless::default() })?;
+        Ok(Outcome::bytes(&answer, into)? as usize)
+    }
+
+    /// Writes a part of a buffer by one request; returns how many bytes.
+    ///
+    /// # Errors
+    /// As pwrite(2); `EINVAL` if the buffer has no such part or is of another connection.
+    pub fn write_buffer_at(&self, from: &Buffer, within: Range<usize>, offset: u64) -> Result<usize> {
+        let (from, offset) = (from.part(&self.connection, &within)?, offset_of(offset)?);
+        let answer = self.send(&Operation::Write { handle: self.handle, offset, from, flags: 0, unless: Unless::default() })?;
+        Ok(Outcome::bytes(&answer, from)? as usize)
     }
 
     /// Reads exactly as many bytes as there is room for.

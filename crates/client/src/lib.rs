@@ -4,6 +4,7 @@
 //! * [`Mount::connect`] enters the direct door of a mount (`tandemfs mount -o direct`).
 //! * [`Tree`]: calls by path, relative to the root of the mount, or to an open directory.
 //! * [`File`]: an open file, [`Directory`]: a listing.
+//! * [`Buffer`]: memory for data that the daemon reaches by itself, for large transfers without a copy.
 //!
 //! Attributes and access of paths, and that there is nothing, are said again without asking the daemon, as long as its version words say that
 //! nothing of it has changed ([`Options::keeps_answers`]). So are bytes that are read again and again, in reads of up to 4 KiB.
@@ -48,6 +49,7 @@
 #![forbid(unsafe_code)]
 
 mod area;
+mod buffer;
 mod bytes;
 mod connect;
 mod connection;
@@ -62,6 +64,7 @@ mod shared;
 mod subject;
 mod tree;
 
+pub use buffer::Buffer;
 pub use directory::{Directory, Entry};
 pub use error::{ConnectError, Error, Result};
 pub use file::File;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tandemfs_protocol::{Hello, Number, Operation, Place, SPACE_BYTES, Space};
 
+use crate::buffer::Buffer;
 use crate::connect::{find, greet, mount_of};
 use crate::connection::Connection;
 use crate::shared::connection;
@@ -149,6 +150,15 @@ impl Mount {
     /// Whether the daemon can open files by the mount and send them: [`File::descriptor`](crate::File::descriptor).
     pub fn sends_descriptors(&self) -> bool {
         self.0.serves(Number::Descriptor)
+    }
+
+    /// Memory for transfers without a copy, of at least one byte and at most [`Mount::transfer_bytes_max`].
+    ///
+    /// # Errors
+    /// `EINVAL` for another length, `ENOMEM` if so much of the connection's memory is in use by others and stays so for
+    /// [`Options::memory_wait`].
+    pub fn buffer(&self, bytes: u32) -> Result<Buffer> {
+        Buffer::new(&self.0, bytes)
     }
 
     /// Most bytes that one request reads or writes; longer transfers are several.

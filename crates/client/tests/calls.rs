@@ -5,6 +5,7 @@
 mod notes;
 mod support;
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use support::files::Files;
@@ -53,13 +54,64 @@ fn transfers_of_every_length_arrive_whole() {
 }
 
 #[test]
+fn a_buffer_is_read_and_written_in_parts_by_one_request_each() {
+    let (mount, _server) = files();
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&mount, "f").expect("made");
+    let mut buffer = mount.buffer(150_000).expect("memory");
+    assert_eq!((buffer.len(), buffer.is_empty()), (150_000, false));
+    let data = fill(150_000, 3);
+    buffer.write(0, &data);
+    assert_eq!(file.write_buffer_at(&buffer, 0..150_000, 7).expect("written"), 150_000);
+    assert_eq!(file.write_buffer_at(&buffer, 10..20, 150_007).expect("written"), 10);
+    buffer.bytes()[99_999].store(200, Ordering::Relaxed);
+    assert_eq!(file.read_buffer_at(&mut buffer, 100_000..100_100, 7).expect("read"), 100);
+    let mut back = vec![0; 150_000];
+    buffer.read(0, &mut back);
+    let mut expected = data.clone();
+    expected[99_999] = 200;
+    expected[100_000..100_100].copy_from_slice(&data[..100]);
+    assert!(back == expected, "nothing else changes");
+    let mut of_file = vec![0; 150_010];
+    file.read_exact_at(&mut of_file, 7).expect("read");
+    assert!(of_file == [&data[..], &data[10..20]].concat());
+    assert_eq!(file.read_buffer_at(&mut buffer, 0..100, 150_000).expect("read"), 17, "up to the end");
+    assert_eq!(file.read_buffer_at(&mut buffer, 5..5, 0).expect("read"), 0);
+    refused(file.write_buffer_at(&buffer, 149_999..150_001, 0), Errno::INVAL);
+    refused(file.read_buffer_at(&mut buffer, 149_999..150_001, 0), Errno::INVAL);
+    for bytes in [0, mount.transfer_bytes_max() + 1] {
+        refused(mount.buffer(bytes).map(drop), Errno::INVAL);
+    }
+    let (other, _other_server) = files();
+    let foreign = other.buffer(10).expect("memory");
+    refused(file.write_buffer_at(&foreign, 0..1, 0), Errno::INVAL);
+}
+
+/// A buffer keeps its memory from other calls, and gives it back.
+#[test]
+fn the_memory_of_a_buffer_is_waited_for() {
+    let (mount, _server) = files();
+    let most = u32::try_from(SIZES.data_bytes / 2).expect("small");
+    let buffer = mount.buffer(most).expect("memory");
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| mount.buffer(most + 4096).map(drop));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        drop(buffer);
+        second.join().expect("no panic").expect("given back");
+    });
+    let _all = mount.buffer(most + 4096).expect("given back too");
+    refused(mount.buffer(most + 4096).map(drop), Errno::NOMEM);
+}
+
+#[test]
 fn a_request_is_not_longer_than_the_daemon_allows() {
     static LONGEST: AtomicUsize = AtomicUsize::new(0);
+    static OFFSETS: Mutex<Vec<i64>> = Mutex::new(Vec::new());
     let mut table = Files::default();
     let small = tandemfs_protocol::Welcome { transfer_bytes_max: 10_000, ..welcome(SIZES) };
     let (mount, _server) = connected(small, move |operation: &Operation<'_>, ticket: &Ticket| {
-        if let Operation::Write { from, .. } = operation {
+        if let Operation::Write { from, offset, .. } = operation {
             LONGEST.fetch_max(from.length as usize, Ordering::Relaxed);
+            OFFSETS.lock().expect("no panic").push(*offset);
         }
         support::Answers::answer(&mut table, operation, ticket)
     });
@@ -67,6 +119,11 @@ fn a_request_is_not_longer_than_the_daemon_allows() {
     let file = mount.create("f").expect("made");
     assert_eq!(file.write_at(&fill(45_000, 1), 0).expect("written"), 45_000);
     assert_eq!(LONGEST.load(Ordering::Relaxed), 10_000);
+    assert_eq!(*OFFSETS.lock().expect("no panic"), [0, 10_000, 20_000, 30_000, 40_000], "each once, in order");
+    let file = OpenOptions::new().read(true).open(&mount, "f").expect("opened");
+    let mut back = vec![0; 50_000];
+    assert_eq!(file.read_at(&mut back, 0).expect("read"), 45_000, "up to the end");
+    assert!(back[..45_000] == fill(45_000, 1));
 }
 
 #[test]

@@ -87,12 +87,14 @@ fn measure() {
     let (door, copying) = (open(&served[0].0, "door"), open(&served[1].0, "copying"));
     let (mut data, mut into) = (vec![0; MIB], vec![0; MIB]);
     data.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 7) as u8);
-    let mut calls: [Call<'_>; 8] = {
+    let (mut lent, mut filled) = (served[0].0.buffer(MIB as u32).expect("memory"), served[0].0.buffer(MIB as u32).expect("memory"));
+    filled.write(0, &data);
+    let mut calls: [Call<'_>; 10] = {
         let (bare, vfs, process, library, data) = (&bare, &vfs, &process, &library, &data[..]);
         let (door, copying) = (&door, &copying);
         let place = |at: u64| at * MIB as u64;
         let [mut one, mut two, mut three] = [vec![0; MIB], vec![0; MIB], vec![0; MIB]];
-        let into = &mut into;
+        let (into, lent, filled) = (&mut into, &mut lent, &filled);
         [
             ("write, drive", Box::new(move |at| write(bare, at, data))),
             (
@@ -100,15 +102,17 @@ fn measure() {
                 Box::new(move |at| assert_eq!(vfs.write_at(process, library, place(at) as i64, data, 0).expect("written"), MIB)),
             ),
             ("write, door", Box::new(move |at| door.write_all_at(data, place(at)).expect("written"))),
+            ("write, door, buffer", Box::new(move |at| assert_eq!(door.write_buffer_at(filled, 0..MIB, place(at)).expect("written"), MIB))),
             ("write, door with copies", Box::new(move |at| copying.write_all_at(data, place(at)).expect("written"))),
             ("read, drive", Box::new(move |at| read(bare, at, &mut one))),
             ("read, library", Box::new(move |at| assert_eq!(vfs.read_at(library, place(at) as i64, &mut two).expect("read"), MIB))),
             ("read, door", Box::new(move |at| door.read_exact_at(into, place(at)).expect("read"))),
+            ("read, door, buffer", Box::new(move |at| assert_eq!(door.read_buffer_at(lent, 0..MIB, place(at)).expect("read"), MIB))),
             ("read, door with copies", Box::new(move |at| copying.read_exact_at(&mut three, place(at)).expect("read"))),
         ]
     };
     let mut rates = vec![Vec::new(); calls.len()];
-    for (_, call) in &mut calls[..4] {
+    for (_, call) in &mut calls[..5] {
         (0..FILE_MIB).for_each(&mut *call); // the files are whole
     }
     for number in 0..ROUNDS {
@@ -124,7 +128,7 @@ fn measure() {
     for (index, ((name, _), rates)) in calls.iter().zip(&mut rates).enumerate() {
         rates.sort_by(f64::total_cmp);
         let (median, fastest) = (rates[ROUNDS / 2], rates[ROUNDS - 1]);
-        if index % 4 == 0 {
+        if index % 5 == 0 {
             of_drive = (median, fastest);
         }
         let shares = (median / of_drive.0 * 100.0, fastest / of_drive.1 * 100.0);
@@ -132,6 +136,9 @@ fn measure() {
     }
     drop(calls);
     assert_eq!(into, data, "what was written is read");
+    lent.read(0, &mut into);
+    assert_eq!(into, data, "into the buffer too");
+    drop((lent, filled));
     drop((door, copying));
     drop(served);
 }

@@ -2,6 +2,7 @@
 //! [BEL1]–[BEL3] of `poller.rs`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -454,6 +455,12 @@ impl Buffer {
     /// If the buffer is shorter.
     pub fn read(&self, from: usize, bytes: &mut [u8]) {
         self.client.0.memory.copy_out(self.place(from, bytes.len()), bytes);
+    }
+
+    /// The bytes themselves. The daemon may change them meanwhile.
+    pub fn atomics(&self) -> &[AtomicU8] {
+        let length = self.range.length as usize;
+        self.client.0.memory.atomics(self.place(0, length), length)
     }
 
     /// The range, which is not given back any more.
