@@ -20,7 +20,8 @@
 //! [BS5] A WRITE of a descriptor with O_APPEND has the end that the kernel knows, or with RWF_NOAPPEND the offset of the call. The kernel's end
 //!       is right unless a client has changed the file since the kernel learned of it. So the WRITE goes to its offset if no client has
 //!       reached behind it (as [DR1]); otherwise to the end that the file system has, and the kernel's pages of the file are wrong and dropped
-//!       after the reply: it locks them until then. A client is noted before it changes anything and until it has, so whoever looks at the
+//!       after the reply: it locks them until then. The kernel's end stays behind by what the WRITE was moved, so the end of the file counts as
+//!       reached by clients from then on: the next WRITE may point to bytes of this one. A client is noted before it changes anything and until it has, so whoever looks at the
 //!       size first and then at the note misses none. The note stays while anybody has the file, and is of one generation: a number may be
 //!       taken again of which the kernel has known nothing.
 //! [BS10] A note about a file goes only when nobody has the file any more, which is asked under the lock of the notes: a FORGET may come after
@@ -80,8 +81,15 @@ struct ByClients {
     under_way: u32,
     /// Of which file of the number the end is.
     generation: u32,
-    /// The largest size that the file had after a change.
+    /// The largest size that the file had after a change, or after a WRITE that was moved behind one.
     end: u64,
+}
+
+impl ByClients {
+    fn reach(&mut self, size: u64, generation: u32) {
+        self.end = if self.generation == generation { self.end.max(size) } else { size };
+        self.generation = generation;
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -174,10 +182,16 @@ impl Noted {
         let Some(by_clients) = files.changed.get_mut(&file) else { return };
         by_clients.under_way = by_clients.under_way.saturating_sub(1);
         match reached {
-            Some((size, generation)) if by_clients.generation == generation => by_clients.end = by_clients.end.max(size),
-            Some((size, generation)) => (by_clients.end, by_clients.generation) = (size, generation),
+            Some((size, generation)) => by_clients.reach(size, generation),
             None if by_clients.under_way == 0 => drop(files.changed.remove(&file)),
             None => {}
+        }
+    }
+
+    /// A WRITE of the kernel went behind what clients have written, whereupon the file has this size and generation ([BS5]).
+    fn is_moved(&self, file: InodeNumber, size: u64, generation: u32) {
+        if let Some(by_clients) = self.shard(file).lock().changed.get_mut(&file) {
+            by_clients.reach(size, generation);
         }
     }
 
@@ -353,6 +367,9 @@ impl Door {
     pub(crate) fn append(&self, file: InodeNumber, offset: u64, data: &[u8], options: WriteOptions) -> Result<usize> {
         let (done, end) = self.fs.append(file, data, options)?;
         if end - done as u64 != offset {
+            if let (Some(noted), Ok((size, generation))) = (&self.beside, self.fs.size_and_generation(file)) {
+                noted.is_moved(file, size, generation); // before the reply: the kernel holds its next one back until then
+            }
             let kernel = self.kernel.clone();
             self.pages.push(move || kernel.drop_pages(file, 0..END_OF_FILES));
         }

@@ -172,6 +172,29 @@ fn regression_appends_past_the_cache_overwrote_what_the_door_had_appended() {
     ended(&place, mount, door);
 }
 
+/// A WRITE that is moved behind what a client has appended leaves the kernel's end behind by as much.
+#[test]
+fn regression_appends_behind_what_the_door_had_appended_overwrote_each_other() {
+    let (place, mount, mut door) = opened("");
+    for (name, flags) in [("log", 0), ("past-the-cache", libc::O_DIRECT)] {
+        let by_mount = OpenOptions::new().create(true).append(true).custom_flags(flags).open(mount.path(name)).expect("opened");
+        let handle = door.open(name, libc::O_WRONLY | libc::O_APPEND, 0).expect("opened");
+        let mut expected = pattern(1, 3 * 4096);
+        door.write(handle, 0, &expected).expect("appended");
+        for round in 0..8_u64 {
+            let mut aligned = vec![0; 2 * 4096];
+            let start = aligned.as_ptr().align_offset(4096);
+            aligned[start..start + 4096].copy_from_slice(&pattern(round + 2, 4096));
+            assert_eq!((&by_mount).write(&aligned[start..start + 4096]).expect("appended"), 4096);
+            expected.extend_from_slice(&aligned[start..start + 4096]);
+        }
+        assert!(door.contents(name).expect("read") == expected, "{name}");
+        assert!(fs::read(mount.path(name)).expect("read") == expected, "{name}");
+        door.close(handle).expect("closed");
+    }
+    ended(&place, mount, door);
+}
+
 /// RWF_NOAPPEND is not in the kernel's request: its offset is told from an old end by what clients have changed.
 #[test]
 fn a_write_that_shall_not_append_goes_to_its_offset_where_no_client_reached_behind_it() {
