@@ -343,6 +343,7 @@ impl Door {
 
     /// The kernel has dropped an inode from its memory, and the file system knows that ([BS10]).
     pub(crate) fn forget_notes(&self, file: InodeNumber) {
+        self.kernel.overtaken.forget(file, |file| self.fs.is_held(file));
         if let Some(noted) = &self.beside {
             noted.forget(file, &|file| self.fs.is_held(file));
         }

@@ -8,7 +8,7 @@
 //!       file that it knows. With dirty pages in the write-back cache that end is behind the daemon's.
 //! [DR2] A direct READ that reaches behind the daemon's end of file waits until the kernel has written back its dirty pages behind that
 //!       end: only the kernel knows which bytes before its own end are holes.
-//! [DR3] A direct WRITE is acknowledged when no cached page has older bytes ([PC1]–[PC3] of `page_cache.rs`).
+//! [DR3] A WRITE is acknowledged when no cached page has older bytes ([PC1]–[PC3] of `page_cache.rs`, [OT1]–[OT4] of `overtaken.rs`).
 //! [DR4] A mapping may have stored bytes behind the end of the file, in its last page; they must not appear when the file grows. A request
 //!       that makes the file grow and does not touch that page waits until the kernel has dropped the page. During SETATTR the kernel
 //!       allows no writeback of the file, so those bytes of the page are zeroed instead.
@@ -27,7 +27,8 @@ use tandemfs_wire::{self as wire, ParkedReply, Reply, Request};
 use crate::attributes::{inode, shown};
 use crate::caller::Caller;
 use crate::door::{Door, errno};
-use crate::page_cache::{DirectWrite, PAGE_BYTES, READ_HOLDS, WRITE_HOLDS};
+use crate::overtaken::ReadAgain;
+use crate::page_cache::{DirectWrite, PAGE_BYTES, READ_HOLDS, WRITE_HOLDS, page_of};
 use crate::settings::Mode;
 
 /// The kernel's largest file size.
@@ -47,6 +48,7 @@ enum Way {
 /// A WRITE without its bytes.
 #[derive(Debug, Clone, Copy)]
 struct Write {
+    unique: u64,
     node: u64,
     offset: u64,
     length: u64,
@@ -66,11 +68,23 @@ impl Write {
     }
 }
 
-/// The number of bytes written, and the direct WRITE if it is one; it is still in progress.
-type Wrote = (usize, Option<DirectWrite>);
+/// A WRITE that has changed the file and is not acknowledged.
+struct Wrote {
+    bytes: usize,
+    stale: Option<Stale>,
+}
+
+/// What of the page cache may be older than a WRITE ([DR3]).
+enum Stale {
+    /// What a direct WRITE finds noted; it is still in progress.
+    Noted(DirectWrite),
+    /// Pages of a WRITE through the page cache that were dropped and read again.
+    ReadAgain(ReadAgain),
+}
 
 impl Door {
-    pub(crate) fn read(self: &Arc<Self>, node: u64, offset: u64, size: u32, is_direct: bool, reply: Reply<'_>) {
+    pub(crate) fn read(self: &Arc<Self>, request: &Request<'_>, offset: u64, size: u32, is_direct: bool, reply: Reply<'_>) {
+        let (node, unique) = (request.node, request.unique);
         let (file, size) = (inode(node), size.min(self.request_bytes_max));
         let bytes = offset..offset.saturating_add(size.into());
         if is_direct {
@@ -78,6 +92,7 @@ impl Door {
             return self.after_drop(file, behind, reply, move |door, reply| door.read_now(node, offset, size, reply)); // [DR2]
         }
         self.note_pages(file); // [BS3]
+        self.kernel.overtaken.read_begins(file, &bytes, unique); // [OT1]
         self.page_cache.note(file, bytes, READ_HOLDS); // [PC1]
         self.read_now(node, offset, size, reply);
     }
@@ -100,6 +115,7 @@ impl Door {
         // For writeback the writer is unknown. The request that dirtied the page has already been checked.
         let by_writer = way != Way::FromCache;
         let write = Write {
+            unique: request.unique,
             node,
             offset,
             length: data.len() as u64,
@@ -123,13 +139,10 @@ impl Door {
     }
 
     fn write_now(self: &Arc<Self>, write: Write, held: Option<DirectWrite>, data: &[u8], reply: Reply<'_>) {
-        let first = self.put(&write, data).map(|written| (written, held));
+        let first = self.put(&write, data, held);
         let again = || {
             let data = data.to_vec();
-            move |door: &Self| {
-                let held = door.begin(&write);
-                door.put(&write, &data).map(|written| (written, held))
-            }
+            move |door: &Self| door.put(&write, &data, door.begin(&write))
         };
         self.or_with_returned_space(first, again, reply, move |door, result, reply| door.wrote(&write, result, reply));
     }
@@ -139,7 +152,21 @@ impl Door {
         (write.way == Way::Direct).then(|| self.page_cache.begin_direct(inode(write.node), write.bytes()))
     }
 
-    fn put(&self, write: &Write, data: &[u8]) -> Result<usize> {
+    /// Changes the file. What may be older in the page cache then is not dropped yet.
+    fn put(&self, write: &Write, data: &[u8], held: Option<DirectWrite>) -> Result<Wrote> {
+        let bytes = self.put_bytes(write, data)?;
+        let stale = match held {
+            Some(held) => held.must_drop().then_some(Stale::Noted(held)),
+            None if write.way == Way::Through => {
+                let written = write.offset..write.offset + bytes as u64;
+                self.kernel.overtaken.written(inode(write.node), &written, write.unique).map(Stale::ReadAgain) // [OT2]
+            }
+            None => None,
+        };
+        Ok(Wrote { bytes, stale })
+    }
+
+    fn put_bytes(&self, write: &Write, data: &[u8]) -> Result<usize> {
         let file = inode(write.node);
         if write.bound_by_reserve {
             self.leaves_reserve(file, write.offset, write.length)?;
@@ -180,8 +207,8 @@ impl Door {
 
     fn wrote(self: &Arc<Self>, write: &Write, result: Result<Wrote>, reply: Reply<'_>) {
         let (file, bytes) = (inode(write.node), write.bytes());
-        let (written, held) = match result {
-            Ok((written, held)) => (written as u32, held),
+        let (written, stale) = match result {
+            Ok(wrote) => (wrote.bytes as u32, wrote.stale),
             Err(error) => {
                 if write.way == Way::FromCache {
                     self.lost(write, &error);
@@ -189,20 +216,23 @@ impl Door {
                 return reply.error(self.failed("write", write.node, &error));
             }
         };
-        let Some(held) = held.filter(DirectWrite::must_drop) else { return reply.written(written) };
+        let Some(stale) = stale else { return reply.written(written) };
         let door = Arc::clone(self);
-        match reply.try_park() {
-            Ok(parked) => self.pages.push(move || {
+        let drop_stale = move || match stale {
+            Stale::Noted(held) => {
                 door.kernel.drop_pages(file, bytes); // [PC2]
                 drop(held);
+            }
+            Stale::ReadAgain(again) => door.kernel.drop_read_again(file, &again),
+        };
+        match reply.try_park() {
+            Ok(parked) => self.pages.push(move || {
+                drop_stale();
                 parked.finish(|reply| reply.written(written));
             }),
             Err(reply) => {
-                // [LT3] of `later.rs`: acknowledged before the pages are dropped. `held` stays registered until then.
-                self.pages.push(move || {
-                    door.kernel.drop_pages(file, bytes);
-                    drop(held);
-                });
+                // [LT3] of `later.rs`: acknowledged before the pages are dropped. A direct WRITE stays registered until then.
+                self.pages.push(drop_stale);
                 reply.written(written);
             }
         }
@@ -311,11 +341,6 @@ impl Door {
         let attributes = self.fs.attributes(file)?;
         Ok(keeps_set_group_id_for_its_group(attributes.mode) && !Caller::of(request).is_in_group(attributes.gid))
     }
-}
-
-/// The start of the page that contains this offset.
-pub(crate) fn page_of(offset: u64) -> u64 {
-    offset / PAGE_BYTES * PAGE_BYTES
 }
 
 /// Options of a WRITE. Writeback carries the flags of some opener, not of the writer. With the write-back cache the kernel sends timestamps

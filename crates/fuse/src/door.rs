@@ -104,7 +104,7 @@ impl Door {
             reserve: Reserve::new(settings.reserved_percent),
             page_cache: Arc::default(),
             forgets: Forgets::default(),
-            kernel: Kernel::default(),
+            kernel: Kernel::new(fs),
             beside: settings.direct.then(Noted::default),
             pages: Later::start("pages")?,
             space: Later::start("space")?,

@@ -2,23 +2,38 @@
 //! the mount there is no receiver.
 
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use tandemfs_format::InodeNumber;
+use tandemfs_fs::FileSystem;
 use tandemfs_wire::{Contents, Notifier, NotifyError};
 
-/// The notifier, once the session has begun.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Kernel(OnceLock<Notifier>);
+use crate::overtaken::{Overtaken, ReadAgain};
+
+/// How often pages are dropped that are read meanwhile ([OT1] of `overtaken.rs`).
+const DROPS_MAX: u32 = 4;
+
+/// The kernel, once the session has begun.
+#[derive(Clone)]
+pub(crate) struct Kernel {
+    fs: Arc<FileSystem>,
+    notifier: OnceLock<Notifier>,
+    /// Pages that are dropped while WRITEs are under way.
+    pub(crate) overtaken: Arc<Overtaken>,
+}
 
 impl Kernel {
+    pub(crate) fn new(fs: &Arc<FileSystem>) -> Self {
+        Self { fs: Arc::clone(fs), notifier: OnceLock::new(), overtaken: Overtaken::new() }
+    }
+
     pub(crate) fn connect(&self, notifier: Notifier) {
-        let _ = self.0.set(notifier);
+        let _ = self.notifier.set(notifier);
     }
 
     /// Whether the mount still stands.
     pub(crate) fn is_connected(&self) -> bool {
-        self.0.get().is_some_and(Notifier::is_connected)
+        self.notifier.get().is_some_and(Notifier::is_connected)
     }
 
     /// Writes back and drops the pages of a range; drops the attributes as well. This waits for requests of those pages, so only a thread
@@ -28,7 +43,26 @@ impl Kernel {
             return;
         }
         let contents = Contents::Range { offset: bytes.start, length: bytes.end - bytes.start };
-        self.tell("drop pages", |kernel| kernel.invalidate_inode(file.get(), contents));
+        for _ in 0..DROPS_MAX {
+            let begun = self.overtaken.drop_begins(file, |file| self.fs.is_held(file)); // [OT1]
+            if !self.tell("drop pages", |kernel| kernel.invalidate_inode(file.get(), contents)) {
+                return self.overtaken.drop_fails(file);
+            }
+            if !self.overtaken.drop_ends(file, &bytes, begun) {
+                return;
+            }
+        }
+    }
+
+    /// Drops pages that may have older bytes than a WRITE which is not answered yet ([OT3]), and waits for that as long as it may ([OT4]).
+    pub(crate) fn drop_read_again(&self, file: InodeNumber, again: &ReadAgain) {
+        let (kernel, parts) = (self.clone(), again.parts().to_vec());
+        let dropping = std::thread::Builder::new().name("drop-pages".into());
+        match dropping.spawn(move || parts.into_iter().for_each(|part| kernel.drop_pages(file, part))) {
+            Ok(_) if again.wait_until_dropped() => {}
+            Ok(_) => tracing::debug!(inode = file.get(), "a page is locked for its WRITE, or the kernel is slow to drop it"),
+            Err(error) => tracing::warn!(inode = file.get(), "cached pages may be older than the file, as no thread drops them: {error}"),
+        }
     }
 
     /// Zeroes bytes of a cached page, if it is cached. Waits like `drop_pages`.
@@ -55,13 +89,17 @@ impl Kernel {
     /// Whether the kernel has an inode in memory; drops its attributes if so. A nameless inode that the kernel does not have was closed,
     /// and its FORGET is under way.
     pub(crate) fn knows(&self, file: InodeNumber) -> bool {
-        self.0.get().is_none_or(|kernel| kernel.invalidate_inode(file.get(), Contents::None) != Err(NotifyError::NotFound))
+        self.notifier.get().is_none_or(|kernel| kernel.invalidate_inode(file.get(), Contents::None) != Err(NotifyError::NotFound))
     }
 
-    fn tell(&self, what: &'static str, tell: impl FnOnce(&Notifier) -> Result<(), NotifyError>) {
-        match self.0.get().map(tell) {
-            None | Some(Ok(()) | Err(NotifyError::NotFound)) => {}
-            Some(Err(error)) => tracing::debug!(what, %error, "the kernel was not told"),
+    /// Whether the kernel was told, or has no need to know.
+    fn tell(&self, what: &'static str, tell: impl FnOnce(&Notifier) -> Result<(), NotifyError>) -> bool {
+        match self.notifier.get().map(tell) {
+            None | Some(Ok(()) | Err(NotifyError::NotFound)) => true,
+            Some(Err(error)) => {
+                tracing::debug!(what, %error, "the kernel was not told");
+                false
+            }
         }
     }
 }

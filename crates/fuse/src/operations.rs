@@ -54,7 +54,7 @@ impl Operations {
 
             Operation::Open { flags, .. } => door.open(node, flags, reply),
             Operation::Release { flags, .. } => door.release(node, flags, reply),
-            Operation::Read { offset, size, lock_owner, .. } => door.read(node, offset, size, lock_owner.is_some(), reply),
+            Operation::Read { offset, size, lock_owner, .. } => door.read(request, offset, size, lock_owner.is_some(), reply),
             Operation::Write(write) => door.write(request, &write, reply),
             Operation::Fsync { .. } => door.sync("fsync", node, reply),
             Operation::Fsyncdir { .. } => door.sync("fsyncdir", node, reply),

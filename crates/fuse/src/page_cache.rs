@@ -39,6 +39,11 @@ const SHARDS: usize = 64;
 /// Tag of a note that matches any page of its bucket.
 const SEVERAL: u32 = u32::MAX;
 
+/// The start of the page that contains this offset.
+pub(crate) fn page_of(offset: u64) -> u64 {
+    offset / PAGE_BYTES * PAGE_BYTES
+}
+
 /// Notes of pages, and writes in progress.
 #[derive(Debug)]
 pub(crate) struct PageCache {

@@ -13,9 +13,8 @@ use tandemfs_vfs::allocate_mode;
 use tandemfs_wire::{CopyFileRange, Errno, Reply, Request};
 
 use crate::attributes::inode;
-use crate::data_requests::page_of;
 use crate::door::Door;
-use crate::page_cache::PAGE_BYTES;
+use crate::page_cache::{PAGE_BYTES, page_of};
 
 /// Most bytes that one request copies.
 const COPY_BYTES_MAX: u64 = 64 << 20;

@@ -195,6 +195,44 @@ fn regression_appends_behind_what_the_door_had_appended_overwrote_each_other() {
     ended(&place, mount, door);
 }
 
+/// A `write` by the mount changes the cached page before its WRITE reaches the daemon, and does not hold the page until then. A client drops the page
+/// meanwhile, and another reader gets it once more.
+#[test]
+fn regression_a_page_that_was_dropped_and_read_again_during_a_write_kept_older_bytes() {
+    let (place, mount, mut door) = opened("");
+    fs::write(mount.path("file"), [0; 8192]).expect("written");
+    let handle = door.open("file", libc::O_RDWR, 0).expect("opened");
+    let file = OpenOptions::new().read(true).write(true).open(mount.path("file")).expect("opened");
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (file, is_over) = (&file, &is_over);
+        for reader in 0..3_u64 {
+            scope.spawn(move || {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    file.read_exact_at(&mut [0; 8], 1000 + reader * 8).expect("read");
+                }
+            });
+        }
+        let writer = scope.spawn(move || {
+            let mut wrong = 0;
+            for round in 0..10_000_u64 {
+                let mut found = [0; 64];
+                file.write_all_at(&pattern(round, 64), 64).expect("written");
+                file.read_exact_at(&mut found, 64).expect("read");
+                wrong += u32::from(found[..] != pattern(round, 64)[..]);
+            }
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            wrong
+        });
+        while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+            door.write(handle, 2000, &[7; 8]).expect("written");
+        }
+        assert_eq!(writer.join().expect("no panic"), 0, "rounds in which other bytes were read than had been written");
+    });
+    drop(file);
+    ended(&place, mount, door);
+}
+
 /// RWF_NOAPPEND is not in the kernel's request: its offset is told from an old end by what clients have changed.
 #[test]
 fn a_write_that_shall_not_append_goes_to_its_offset_where_no_client_reached_behind_it() {

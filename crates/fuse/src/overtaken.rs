@@ -1,0 +1,333 @@
+//! Pages that were dropped while a WRITE of them was under way.
+//!
+//! A `write` through the page cache changes the cached page and lets go of it; then its WRITE comes. If the page is dropped in between, and a
+//! READ brings it in again before the file system has the bytes of the WRITE, then the page has older bytes, and keeps them behind the reply.
+//!
+//! [OT1] A file is marked before the kernel is told to drop pages of it. READs that fill pages of a marked file are recorded before they
+//!       read. The end of a drop ends the records of READs that began before the drop. Of READs that began during a drop it is not known
+//!       whether their pages are left, so the drop is repeated.
+//! [OT2] A WRITE through the page cache takes the mark after it changed the file, unless pages are still being dropped. The kernel holds the
+//!       inode lock from the change of the page until the reply, so of one file there is one such WRITE, and the one whose page was
+//!       dropped finds the mark. What is read from then on has its bytes.
+//! [OT3] If pages of the WRITE are recorded, they are dropped before the reply. A drop waits for READs of the page, which is locked until
+//!       they are answered.
+//! [OT4] The page may be locked for this WRITE itself: if it is not whole there, and was taken away after the READ by the kernel itself (for
+//!       want of memory) or by a drop that has not ended. Such a page has no older bytes. But then the READ came before the `write`, so the
+//!       kernel gave it a lower number than the WRITE; if all did, the reply waits no longer than [`BEFORE_WAITS_MAX`], as long as it
+//!       takes where no page is locked for the WRITE. Otherwise it waits [`BEHIND_WAITS_MAX`] at most.
+//! [OT5] A mark goes when nobody has the file any more, as [BS10] of `beside.rs` says. If too many are left, every file counts as marked, and
+//!       every page of it as read again.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tandemfs_format::InodeNumber;
+
+use crate::page_cache::{PAGE_BYTES, page_of};
+
+/// How long a reply waits at most for a drop that may wait for the reply ([OT4]).
+const BEFORE_WAITS_MAX: Duration = Duration::from_millis(100);
+/// The same where a READ has a higher number than the WRITE.
+const BEHIND_WAITS_MAX: Duration = Duration::from_secs(10);
+const SHARDS: usize = 64;
+/// Marks in a shard.
+const MARKS_MAX: usize = 1 << 14;
+/// If more of them are left of files that somebody has, no room is made again.
+const SWEPT_MAX: usize = MARKS_MAX / 2;
+/// READs of a file that are told apart; more of them count as one.
+const READS_MAX: usize = 64;
+
+/// Marked files, and the READs of each since it was marked.
+#[derive(Debug)]
+pub(crate) struct Overtaken(Box<[Shard]>);
+
+#[derive(Debug, Default)]
+struct Shard {
+    files: Mutex<Files>,
+    dropped: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Files {
+    /// The last number of a READ, or of a WRITE that waits.
+    last: u64,
+    marked: HashMap<InodeNumber, Marked>,
+    is_full: bool,
+    /// Pages that are to be dropped before a WRITE is answered.
+    waiting: Vec<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Marked {
+    reads: Vec<Recorded>,
+    /// Drops that have not ended.
+    dropping: u32,
+}
+
+/// A READ, or several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Recorded {
+    number: u64,
+    /// The kernel's number of the request, the highest one of several.
+    unique: u64,
+    pages: Range<u64>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    number: u64,
+    file: InodeNumber,
+    reads: Vec<Recorded>,
+}
+
+/// Pages of a WRITE that were read again ([OT3]).
+#[derive(Debug)]
+pub(crate) struct ReadAgain {
+    overtaken: Arc<Overtaken>,
+    number: u64,
+    file: InodeNumber,
+    parts: Vec<Range<u64>>,
+    waits_max: Duration,
+}
+
+impl Shard {
+    fn lock(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The pages of a range, as a range of bytes.
+fn pages_of(bytes: &Range<u64>) -> Range<u64> {
+    page_of(bytes.start)..page_of(bytes.end.saturating_add(PAGE_BYTES - 1))
+}
+
+impl Overtaken {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self((0..SHARDS).map(|_| Shard::default()).collect()))
+    }
+
+    fn shard(&self, file: InodeNumber) -> &Shard {
+        &self.0[file.get() as usize % SHARDS]
+    }
+
+    /// Pages of a file are about to be dropped ([OT1]). Returns which READs began before.
+    pub(crate) fn drop_begins(&self, file: InodeNumber, is_held: impl Fn(InodeNumber) -> bool) -> u64 {
+        let mut files = self.shard(file).lock();
+        if files.marked.len() >= MARKS_MAX && !files.marked.contains_key(&file) {
+            files.marked.retain(|file, marked| marked.dropping > 0 || is_held(*file)); // [OT5]
+            files.is_full |= files.marked.len() > SWEPT_MAX;
+        }
+        if !files.is_full {
+            files.marked.entry(file).or_default().dropping += 1;
+        }
+        files.last
+    }
+
+    /// They are dropped, where READs that began before had filled them. Whether others began meanwhile.
+    pub(crate) fn drop_ends(&self, file: InodeNumber, bytes: &Range<u64>, begun: u64) -> bool {
+        let (shard, dropped) = (self.shard(file), pages_of(bytes));
+        let is_left = |read: &Recorded| read.number > begun || read.pages.start < dropped.start || read.pages.end > dropped.end;
+        let mut files = shard.lock();
+        let is_read_again = files.marked.get_mut(&file).is_some_and(|marked| {
+            marked.dropping = marked.dropping.saturating_sub(1);
+            marked.reads.retain(is_left);
+            marked.reads.iter().any(|read| read.number > begun && read.pages.start < dropped.end && dropped.start < read.pages.end)
+        });
+        files.waiting.iter_mut().filter(|write| write.file == file).for_each(|write| write.reads.retain(is_left));
+        drop(files);
+        shard.dropped.notify_all();
+        is_read_again
+    }
+
+    /// The kernel has not dropped them.
+    pub(crate) fn drop_fails(&self, file: InodeNumber) {
+        if let Some(marked) = self.shard(file).lock().marked.get_mut(&file) {
+            marked.dropping = marked.dropping.saturating_sub(1);
+        }
+    }
+
+    /// Somebody has the file no more ([OT5]).
+    pub(crate) fn forget(&self, file: InodeNumber, is_held: impl Fn(InodeNumber) -> bool) {
+        let mut files = self.shard(file).lock();
+        if files.marked.get(&file).is_some_and(|marked| marked.dropping == 0) && !is_held(file) {
+            files.marked.remove(&file);
+        }
+    }
+
+    /// A READ of pages begins ([OT1]).
+    pub(crate) fn read_begins(&self, file: InodeNumber, bytes: &Range<u64>, unique: u64) {
+        let mut files = self.shard(file).lock();
+        let Files { last, marked, .. } = &mut *files;
+        let Some(Marked { reads, .. }) = marked.get_mut(&file) else { return };
+        *last += 1;
+        if reads.len() >= READS_MAX {
+            let joined = reads.drain(..).reduce(|one, other| Recorded {
+                number: other.number,
+                unique: one.unique.max(other.unique),
+                pages: one.pages.start.min(other.pages.start)..one.pages.end.max(other.pages.end),
+            });
+            reads.extend(joined);
+        }
+        reads.push(Recorded { number: *last, unique, pages: pages_of(bytes) });
+    }
+
+    /// A WRITE through the page cache has changed the file ([OT2]). The pages of it that were read again since pages were dropped, if any.
+    pub(crate) fn written(self: &Arc<Self>, file: InodeNumber, bytes: &Range<u64>, unique: u64) -> Option<ReadAgain> {
+        let mut files = self.shard(file).lock();
+        let written = pages_of(bytes);
+        files.last += 1;
+        let number = files.last;
+        let is_full = files.is_full;
+        let mut reads = match files.marked.get_mut(&file) {
+            Some(marked) if marked.dropping > 0 => std::mem::take(&mut marked.reads),
+            Some(_) => files.marked.remove(&file).unwrap_or_default().reads,
+            None if is_full => vec![Recorded { number, unique: u64::MAX, pages: written.clone() }],
+            None => return None,
+        };
+        for read in &mut reads {
+            read.pages = read.pages.start.max(written.start)..read.pages.end.min(written.end);
+        }
+        reads.retain(|read| !read.pages.is_empty());
+        if reads.is_empty() {
+            return None;
+        }
+        let parts = reads.iter().map(|read| read.pages.clone()).collect();
+        let waits_max = if reads.iter().any(|read| read.unique > unique) { BEHIND_WAITS_MAX } else { BEFORE_WAITS_MAX };
+        files.waiting.push(Waiting { number, file, reads });
+        Some(ReadAgain { overtaken: Arc::clone(self), number, file, parts, waits_max })
+    }
+}
+
+impl ReadAgain {
+    pub(crate) fn parts(&self) -> &[Range<u64>] {
+        &self.parts
+    }
+
+    /// Waits until the pages are dropped, by whomever, or as long as it may ([OT4]). Whether they are.
+    pub(crate) fn wait_until_dropped(&self) -> bool {
+        let shard = self.overtaken.shard(self.file);
+        let is_cached = |files: &mut Files| files.waiting.iter().any(|write| write.number == self.number && !write.reads.is_empty());
+        let waited = shard.dropped.wait_timeout_while(shard.lock(), self.waits_max, is_cached);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+}
+
+impl Drop for ReadAgain {
+    fn drop(&mut self) {
+        self.overtaken.shard(self.file).lock().waiting.retain(|write| write.number != self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: InodeNumber = InodeNumber::new(7);
+    const OTHER: InodeNumber = InodeNumber::new(8);
+    const HELD: fn(InodeNumber) -> bool = |_| true;
+
+    fn parts(again: Option<ReadAgain>) -> Vec<Range<u64>> {
+        again.iter().flat_map(|again| again.parts().to_vec()).collect()
+    }
+
+    fn dropped(overtaken: &Overtaken) {
+        let begun = overtaken.drop_begins(FILE, HELD);
+        assert!(!overtaken.drop_ends(FILE, &(0..1 << 20), begun));
+    }
+
+    #[test]
+    fn a_write_leaves_the_mark_of_a_drop_that_has_not_ended() {
+        let overtaken = Overtaken::new();
+        let begun = overtaken.drop_begins(FILE, HELD);
+        assert!(overtaken.written(FILE, &(0..100), 3).is_none());
+        // The next WRITE has changed the page, and only now the kernel drops it.
+        overtaken.read_begins(FILE, &(0..4096), 2);
+        overtaken.drop_ends(FILE, &(8192..8193), begun);
+        assert_eq!(parts(overtaken.written(FILE, &(0..100), 3)), vec![0..4096]);
+        assert!(overtaken.written(FILE, &(0..100), 3).is_none(), "the mark is taken");
+    }
+
+    #[test]
+    fn pages_read_since_a_drop_concern_one_write() {
+        let overtaken = Overtaken::new();
+        overtaken.read_begins(FILE, &(0..4096), 2);
+        assert!(overtaken.written(FILE, &(0..100), 3).is_none(), "nothing was dropped");
+        dropped(&overtaken);
+        overtaken.read_begins(OTHER, &(0..4096), 2);
+        overtaken.read_begins(FILE, &(4096..8192), 2);
+        assert!(overtaken.written(OTHER, &(0..8192), 3).is_none());
+        assert_eq!(parts(overtaken.written(FILE, &(100..5000), 3)), vec![4096..8192]);
+        assert!(overtaken.written(FILE, &(100..5000), 3).is_none(), "the mark is taken");
+        dropped(&overtaken);
+        overtaken.read_begins(FILE, &(0..4096), 2);
+        assert!(overtaken.written(FILE, &(4096..5000), 3).is_none(), "another page");
+    }
+
+    #[test]
+    fn pages_that_were_dropped_again_do_not_count() {
+        let overtaken = Overtaken::new();
+        dropped(&overtaken);
+        overtaken.read_begins(FILE, &(0..4096), 2);
+        overtaken.read_begins(FILE, &(4096..8192), 2);
+        let begun = overtaken.drop_begins(FILE, HELD);
+        overtaken.read_begins(FILE, &(8192..12_288), 2);
+        assert!(overtaken.drop_ends(FILE, &(5000..1 << 20), begun), "to be repeated");
+        assert_eq!(parts(overtaken.written(FILE, &(100..1 << 20), 3)), [0..4096, 8192..12_288]);
+    }
+
+    #[test]
+    fn many_reads_become_one() {
+        let overtaken = Overtaken::new();
+        dropped(&overtaken);
+        for page in 10..200 {
+            overtaken.read_begins(FILE, &(page * 4096..(page + 1) * 4096), 2);
+        }
+        let parts = parts(overtaken.written(FILE, &(0..1 << 20), 3));
+        let ends = (parts.iter().map(|part| part.start).min(), parts.iter().map(|part| part.end).max());
+        assert!(parts.len() <= READS_MAX && ends == (Some(10 * 4096), Some(200 * 4096)), "{parts:?}");
+    }
+
+    #[test]
+    fn a_write_waits_until_its_pages_are_dropped_by_whomever() {
+        let overtaken = Overtaken::new();
+        let before = overtaken.drop_begins(FILE, HELD);
+        overtaken.read_begins(FILE, &(0..8192), 2);
+        let again = overtaken.written(FILE, &(0..10), 3).expect("read");
+        overtaken.drop_ends(FILE, &(0..1 << 20), before);
+        assert!(!again.wait_until_dropped(), "that drop began before the READ");
+        let begun = overtaken.drop_begins(FILE, HELD);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| again.wait_until_dropped());
+            overtaken.drop_ends(OTHER, &(0..1 << 20), begun);
+            overtaken.drop_ends(FILE, &(0..10), begun);
+            assert!(waiter.join().expect("no panic"));
+        });
+        drop(again);
+        assert!(overtaken.shard(FILE).lock().waiting.is_empty());
+    }
+
+    /// [OT5]
+    #[test]
+    fn marks_of_files_that_nobody_has_make_room() {
+        let of_one_shard = |index: usize| InodeNumber::new((index * SHARDS) as u64);
+        for (is_held, is_read) in [(false, false), (true, true)] {
+            let overtaken = Overtaken::new();
+            for index in 1..=MARKS_MAX + 1 {
+                let begun = overtaken.drop_begins(of_one_shard(index), |_| is_held);
+                overtaken.drop_ends(of_one_shard(index), &(0..1), begun);
+            }
+            let unknown = of_one_shard(MARKS_MAX + 9);
+            assert_eq!(overtaken.written(unknown, &(5..10), 3).is_some(), is_read);
+        }
+        let overtaken = Overtaken::new();
+        let begun = overtaken.drop_begins(FILE, HELD);
+        overtaken.forget(FILE, |_| false);
+        assert!(!overtaken.drop_ends(FILE, &(0..1), begun));
+        overtaken.forget(FILE, HELD);
+        assert!(overtaken.shard(FILE).lock().marked.contains_key(&FILE));
+        overtaken.forget(FILE, |_| false);
+        assert!(overtaken.shard(FILE).lock().marked.is_empty());
+    }
+}
