@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # applications.sh [NAME...]: programs of Debian, unchanged, on a mount in both modes and by the direct door of a third (door: as under
-# `tandemfs run`), each with a check of its result, and once more with the daemon killed in the middle. One line each: PASS or FAIL, mode,
-# name, seconds. NAMES choose; without any, all; --list names them. The exit status is the number of failures.
-# MODES="relaxed strict door" chooses modes, LIMIT_S=600 bounds each line.
+# `tandemfs run --real`, placeholders: under `tandemfs run --placeholders`, for root), each with a check of its result, and once more with the
+# daemon killed in the middle. One line each: PASS or FAIL, mode, name, seconds. NAMES choose; without any, all; --list names them. The exit
+# status is the number of failures. MODES="relaxed strict door placeholders" chooses modes, LIMIT_S=600 bounds each line.
 #
 # scripts/applications/NAME.sh has a program each: it adds its names to `cases` and defines app_NAME, which works below $mount, writes what
 # it says to files of $place, and ends with the first command that fails. A name that ends in _killed has a function of its own where the
@@ -50,7 +50,9 @@ chmod 711 "$place" # servers run as users of their own
 
 failed=0
 declare -A took_ms=()
-for mode in ${MODES:-relaxed strict door}; do
+modes='relaxed strict door'
+[ "$EUID" != 0 ] || modes+=' placeholders' # which a daemon serves that is root's
+for mode in ${MODES:-$modes}; do
   for name in "${cases[@]}"; do
     [[ $mode = relaxed || " ${once[*]} " != *" $name "* ]] || continue
     find "$place" -mindepth 1 -maxdepth 1 ! -name mnt -exec rm -rf {} +

@@ -1,33 +1,37 @@
 # shellcheck shell=bash disable=SC2034,SC2154,SC2164 # names are shared with applications.sh, which also ends at errors
 # What all programs share: the mount, its daemon, servers, and the kill in the middle. $tandemfs, $place, $mount and $mode are the caller's.
 
+# By mode: what programs run with, if that is not the mount alone.
+declare -A way=([door]=--real [placeholders]=--placeholders)
+
 now_ms() { echo $(($(date +%s%N) / 1000000)); }
 
 # Mounts the image, with allow_other for servers that run as a user of their own. A case that runs by the direct door enters that of the new
-# mount: the mode door is strict, too.
+# mount, which is strict.
 attach() {
-  local options=${mode/#door/strict,direct},log=$place/log
+  local options=$mode,log=$place/log
+  [ -z "${way[$mode]:-}" ] || options=strict,direct,log=$place/log
   [ "$EUID" != 0 ] || options+=,allow_other
   "$tandemfs" mount "$place/disk.image" "$mount" -o "$options" && daemon >"$place/daemon" || return
   [ -z "${in_case:-}" ] || enter
 }
 
-# What is started from here on runs as under `tandemfs run`, where the mode is door: its environment becomes ours. A copy of the library, which
+# What is started from here on runs as under `tandemfs run`, where the mode is of the door: its environment becomes ours. A copy of the library, which
 # servers can read that run as a user of their own; by the door from the first call on.
 enter() {
   local variable
-  [ "$mode" = door ] || return 0
+  [ -n "${way[$mode]:-}" ] || return 0
   [ -e "$place/libtandemfs_preload.so" ] || install -m 755 "${tandemfs%/*}/libtandemfs_preload.so" "$place"
   while IFS= read -r -d '' variable; do
     # shellcheck disable=SC2163 # it is NAME=VALUE
     case $variable in LD_PRELOAD=* | TANDEMFS_RUN_*) export "$variable" ;; esac
   done < <(env -u LD_PRELOAD TANDEMFS_PRELOAD="$place/libtandemfs_preload.so" TANDEMFS_RUN_AFTER=0 \
-    "$tandemfs" run --mount "$mount" --real -- env -0)
+    "$tandemfs" run --mount "$mount" "${way[$mode]}" -- env -0)
   [ "${LD_PRELOAD:-}" = "$place/libtandemfs_preload.so" ] || { echo "  the direct door cannot be entered" >&2; return 1; }
 }
 
 # Whether programs were at the door of the mount that there is.
-entered() { [ "$mode" != door ] || [ "$("$tandemfs" stats "$mount" --json | sed -n 's/.*"connections": *\([0-9]*\).*/\1/p')" -gt 0 ]; }
+entered() { [ -z "${way[$mode]:-}" ] || [ "$("$tandemfs" stats "$mount" --json | sed -n 's/.*"connections": *\([0-9]*\).*/\1/p')" -gt 0 ]; }
 
 daemon() { "$tandemfs" info "$mount" --json | sed -n 's/.*"process_id": *\([0-9]*\).*/\1/p'; }
 

@@ -425,6 +425,30 @@ fn regression_descriptors_of_code_that_calls_the_kernel_by_itself_could_do_nothi
     has.end();
 }
 
+/// They found a descriptor that can do nothing: EBADF instead of what they say of a file. A lock of lockf stayed when another descriptor was closed.
+#[test]
+fn regression_calls_that_are_not_for_files_or_take_two_found_no_file() {
+    let scene = Scene::new();
+    let report = same_with_placeholders(&scene, "others", 0);
+    assert!(by_door(&report, "open") > 0 && !report.keys().any(|(_, way)| way.starts_with("nobody")), "{report:?}");
+    scene.end();
+}
+
+/// The library's own calls ended the process.
+#[test]
+fn regression_a_process_that_limits_its_system_calls_was_killed() {
+    let scene = Scene::new();
+    for (name, options, by_prctl) in [("real", "--real", false), ("files", "--placeholders", false), ("prctl", "--placeholders", true)] {
+        let directories = ["mount", "door"].map(|way| scene.directory(&format!("{name}-{way}")));
+        let variable = by_prctl.then_some(("BY_PRCTL", "1"));
+        let mount = said(&run(Command::new(&scene.client).args(["sandbox", &directories[0]]).envs(variable)), name);
+        let mut command = scene.under(&["--report", options]);
+        let report = held_against(&mount, command.envs(variable).args([&scene.client, "sandbox", &directories[1]]), name);
+        assert!(by_door(&report, "pwrite") > 0, "before: {report:?}");
+    }
+    scene.end();
+}
+
 #[test]
 fn programs_that_are_executed_are_not_written() {
     let scene = Scene::new();

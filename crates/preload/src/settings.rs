@@ -4,6 +4,7 @@ use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::mutant::Mutant;
 use crate::sys;
@@ -43,10 +44,16 @@ pub(crate) struct Mount {
 }
 
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
+static IS_LEFT: AtomicBool = AtomicBool::new(false);
 
-/// What was read at the start; none where nobody asked for the door.
+/// What was read at the start; none where nobody asked for the door, or once it was left.
 pub(crate) fn get() -> Option<&'static Settings> {
-    SETTINGS.get()
+    SETTINGS.get().filter(|_| !IS_LEFT.load(Relaxed))
+}
+
+/// From now on no call is looked at.
+pub(crate) fn leave() {
+    IS_LEFT.store(true, Relaxed);
 }
 
 fn variable(name: &str) -> Option<OsString> {

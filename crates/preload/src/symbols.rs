@@ -15,7 +15,7 @@ use std::ffi::c_int;
 
 use tandemfs_client::Errno;
 
-use crate::sys;
+use crate::{descriptions, door, settings, sys};
 
 /// The path of a call that has no directory.
 const HERE: c_int = libc::AT_FDCWD;
@@ -31,4 +31,20 @@ fn returned(result: Result<(), Errno>) -> c_int {
 fn refused(error: Errno) -> isize {
     sys::set_errno(error.raw_os_error());
     -1
+}
+
+/// Before the kernel uses more of a descriptor's file than bytes at an offset ([PRL14] of `lib.rs`), also of one that was real from the start.
+fn used_by_kernel(descriptor: c_int) {
+    descriptions::real(descriptor);
+    let settings = settings::get().filter(|settings| settings.placeholders);
+    if let Some(found) = settings.and_then(|settings| settings.mount.known(descriptor)) {
+        descriptions::is_used_by_kernel(found.stx_ino);
+    }
+}
+
+/// Before a process limits what it may ask of the kernel (seccomp), which may not be enough for this library, or what it may open (Landlock),
+/// of which the daemon does not know: everything goes by the mount from now on.
+fn sandboxed() {
+    door::end();
+    settings::leave();
 }

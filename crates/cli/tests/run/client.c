@@ -5,6 +5,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <execinfo.h>
+#include <linux/filter.h>
+#include <linux/fs.h>
+#include <linux/seccomp.h>
 #include <linux/stat.h>
 #include <pthread.h>
 #include <sched.h>
@@ -19,7 +23,9 @@
 #include <sys/file.h>
 #include <sys/select.h>
 #include <sys/socket.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -33,6 +39,10 @@
 #include <utime.h>
 
 extern char **environ;
+
+/* Names of libc that no header has. */
+pid_t __vfork(void);
+int isfdtype(int descriptor, int type);
 
 #define CHECK(condition) do { if (!(condition)) { printf("line %d: %s (errno %d)\n", __LINE__, #condition, errno); fflush(stdout); _exit(1); } } while (0)
 /* Prints a call, what it returned, and errno, which a call that succeeds leaves alone. */
@@ -905,6 +915,51 @@ static void files(void) {
     SAY(found.st_size);
 }
 
+/* Calls that are not for files, that take two descriptors, or that libc has by another name. */
+static void others(void) {
+    char buffer[100];
+    /* Locks, which end with any descriptor of the file, also by this function. */
+    int locked = open("locked", O_RDWR | O_CREAT, 0600), released = open("locked", O_RDONLY);
+    SAY(lockf(locked, F_LOCK, 0));
+    SAY(close(released));
+    pid_t child = fork();
+    if (child == 0) _exit(lockf(locked, F_TEST, 0) ? 4 : 3);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    SAY(WEXITSTATUS(status));
+    /* Calls that are not for files, and that take two. */
+    int asks = open("asks", O_RDWR | O_CREAT, 0600), given = open("given", O_RDWR | O_CREAT, 0600);
+    SAY(write(given, "given", 5));
+    SAY(recv(asks, buffer, 1, 0));
+    SAY(isfdtype(open("asked", O_RDWR | O_CREAT, 0600), S_IFSOCK));
+    SAY(tcgetpgrp(open("asked", O_RDONLY)));
+    SAY(shutdown(open("asked", O_RDONLY), SHUT_RD));
+    asks = open("asked", O_RDWR);
+    SAY(ioctl(asks, FICLONE, given));
+    asks = open("asked", O_RDWR), given = open("given", O_RDONLY);
+    struct file_clone_range range = {.src_fd = given};
+    SAY(ioctl(asks, FICLONERANGE, &range));
+    SAY(lseek(given, 2, SEEK_SET));
+    void *line[] = {(void *)files};
+    asks = open("asked", O_WRONLY);
+    backtrace_symbols_fd(line, 1, asks);
+    SAY(lseek(asks, 0, SEEK_CUR) > 0);
+    asks = open("asked", O_RDWR | O_TRUNC), given = open("given", O_RDWR);
+    SAY(syscall(SYS_copy_file_range, given, NULL, asks, NULL, 5, 0));
+    SAY(write(given, " more", 5));
+    SAY(sum_of("asked") + sum_of("given"));
+    SAY(pread(given, buffer, 100, 0));
+    child = __vfork();
+    if (child == 0) {
+        if (dup2(given, 1) != 1) _exit(1);
+        execlp("echo", "echo", "by another name", (char *)NULL);
+        _exit(1);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    SAY(status);
+    SAY(lseek(given, 0, SEEK_CUR));
+}
+
 /* What children and programs that are started get of what is open. */
 static void inherits(void) {
     char buffer[100], words[200];
@@ -982,6 +1037,39 @@ static void inherits(void) {
     snprintf(words, sizeof words, "echo by exec >&%d; stat -c '%%n %%s %%a' file next output spoken sent late own closed; cat <&%d; echo done", late, file);
     execl("/bin/bash", "bash", "-c", words, (char *)NULL);
     CHECK(0);
+}
+
+/* What a process that may ask for nothing else does with files, also with those that it had before. */
+static void sandbox(void) {
+    const int allowed[] = {SYS_read, SYS_write, SYS_openat, SYS_close, SYS_lseek, SYS_newfstatat, SYS_fstat, SYS_unlink, SYS_exit_group, SYS_pread64, SYS_pwrite64};
+    enum { COUNT = sizeof allowed / sizeof *allowed };
+    struct sock_filter filter[COUNT + 3] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0)};
+    for (int number = 0; number < COUNT; number++)
+        filter[number + 1] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, allowed[number], COUNT - number, 0);
+    filter[COUNT + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+    filter[COUNT + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {COUNT + 3, filter};
+    char buffer[100];
+    struct stat found;
+    int before = open("before", O_RDWR | O_CREAT, 0600);
+    SAY(write(before, "before ", 7));
+    for (int round = 0; round < 20; round++) CHECK(pwrite(before, "B", 1, 0) == 1);
+    fflush(stdout);
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK((getenv("BY_PRCTL") ? prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) : syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program)) == 0);
+    SAY(write(before, "and after", 9));
+    SAY(pwrite(before, "A", 1, 0));
+    SAY(lseek(before, 0, SEEK_SET));
+    SAY(read(before, buffer, 100));
+    int after = open("after", O_RDWR | O_CREAT, 0600);
+    SAY(write(after, "after", 5));
+    SAY(stat("after", &found));
+    SAY(found.st_size);
+    SAY(fstat(before, &found));
+    SAY(unlink("after"));
+    SAY(close(after) + close(before));
+    printf("done\n"), fflush(stdout);
+    _exit(0);
 }
 
 /* One call, at a moment that the test chooses, whose place is another's when it has failed. */
@@ -1085,7 +1173,7 @@ int main(int count, char **words) {
     const struct { const char *name; void (*run)(void); } all[] = {
         {"calls", calls}, {"structures", structures}, {"signals", signals}, {"forks", forks}, {"closes", closes},
         {"ids", ids}, {"roots", roots}, {"data", data}, {"numbers", numbers},
-        {"together", together}, {"files", files}, {"inherits", inherits}, {"own_calls", own_calls}, {"programs", programs}, {"once", once}, {"gives_back", gives_back}, {"until_it_fails", until_it_fails},
+        {"together", together}, {"files", files}, {"others", others}, {"inherits", inherits}, {"own_calls", own_calls}, {"programs", programs}, {"sandbox", sandbox}, {"once", once}, {"gives_back", gives_back}, {"until_it_fails", until_it_fails},
     };
     for (unsigned number = 0; number < sizeof all / sizeof *all; number++)
         if (!strcmp(all[number].name, words[1])) { all[number].run(); printf("done\n"); return 0; }

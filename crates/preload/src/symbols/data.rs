@@ -284,9 +284,9 @@ macro_rules! checked_reads {
     )*} };
 }
 
-reads! { pread pread64 }
+reads! { pread pread64 __pread64 }
 checked_reads! { __pread_chk __pread64_chk }
-writes! { pwrite pwrite64 }
+writes! { pwrite pwrite64 __pwrite64 }
 vectored! { preadv Read preadv64 Read pwritev Write pwritev64 Write }
 vectored_with_flags! { preadv2 Read preadv64v2 Read pwritev2 Write pwritev64v2 Write }
 

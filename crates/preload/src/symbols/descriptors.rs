@@ -10,7 +10,7 @@ use crate::files;
 use crate::mutant::{Mutant, on};
 use crate::next::interpose;
 use crate::report::Way;
-use crate::{settings, sys};
+use crate::sys;
 
 fn is_ours(descriptor: c_int) -> bool {
     descriptor >= 0 && !on(Mutant::OursClosed) && DESCRIPTORS.iter().any(|ours| ours.load(Relaxed) == descriptor)
@@ -145,7 +145,9 @@ interpose! {
                 // SAFETY: a plain call.
                 return unsafe { super::changes::umask(first as libc::mode_t) }.into();
             }
-            _ => before_call(number, [first, second, third, fifth]),
+            libc::SYS_seccomp | libc::SYS_landlock_restrict_self => super::sandboxed(),
+            libc::SYS_prctl if first as c_int == libc::PR_SET_SECCOMP => super::sandboxed(),
+            _ => before_call(number, [first, second, third, fifth], fourth),
         }
         next()
     }
@@ -156,20 +158,34 @@ interpose! {
 fn before_control(descriptor: c_int, command: c_int) {
     match command {
         libc::F_GETFD | libc::F_SETFD => {}
-        libc::F_SETLK | libc::F_SETLKW => {
-            descriptions::real(descriptor);
-            let settings = settings::get().filter(|settings| settings.placeholders);
-            if let Some(found) = settings.and_then(|settings| settings.mount.known(descriptor)) {
-                descriptions::is_used_by_kernel(found.stx_ino);
-            }
-        }
+        libc::F_SETLK | libc::F_SETLKW => super::used_by_kernel(descriptor),
         _ => descriptions::real(descriptor),
     }
 }
 
+/// Before ioctl(2). Requests to terminals (`T`), of attributes of files (`f`) and to sockets have no other descriptor than the one that they are
+/// made to; of others nothing is known: FICLONE's argument is a descriptor, FIDEDUPERANGE's points to several.
+pub(super) fn before_request(descriptor: c_int, request: libc::c_ulong) {
+    const OF_ONE: [u8; 3] = [b'T', b'f', 0x89];
+    if descriptions::are_there() && !OF_ONE.contains(&((request >> 8) as u8)) {
+        descriptions::all_real(Way::KernelNeeded);
+    } else {
+        descriptions::real(descriptor);
+    }
+}
+
 /// Before a call of any kind: whatever looks like the number of a placeholder among its arguments becomes real.
-fn before_call(number: c_long, arguments: [c_long; 4]) {
+fn before_call(number: c_long, arguments: [c_long; 4], flags: c_long) {
     match number {
+        libc::SYS_fcntl => before_control(arguments[0] as c_int, arguments[1] as c_int),
+        libc::SYS_ioctl => before_request(arguments[0] as c_int, arguments[1] as libc::c_ulong),
+        libc::SYS_mmap if flags as c_int & libc::MAP_ANONYMOUS == 0 => super::used_by_kernel(arguments[3] as c_int),
+        libc::SYS_sendfile => [0, 1].into_iter().for_each(|index| super::used_by_kernel(arguments[index] as c_int)),
+        libc::SYS_splice | libc::SYS_copy_file_range => {
+            [0, 2].into_iter().for_each(|index| super::used_by_kernel(arguments[index] as c_int));
+        }
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_poll | libc::SYS_select => descriptions::all_real(Way::KernelNeeded),
         libc::SYS_clone | libc::SYS_clone3 | libc::SYS_execve | libc::SYS_execveat => descriptions::all_real(Way::Fork),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork | libc::SYS_vfork => descriptions::all_real(Way::Fork),

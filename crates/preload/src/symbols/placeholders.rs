@@ -8,6 +8,7 @@ use tandemfs_client::{Errno, Result, TimeToSet, Unless};
 use super::attributes::{STAT_VERSION, fill};
 use super::changes::{of_timespec, two};
 use super::data::{Limits, Parts};
+use super::descriptors::before_request;
 use super::{refused, returned};
 use crate::descriptions::{self, Description};
 use crate::next::interpose;
@@ -144,6 +145,7 @@ macro_rules! of_two_widths {
 
 of_two_widths! {
     fn lseek lseek64(descriptor: c_int, offset: libc::off_t, whence: c_int) -> libc::off_t { seek(descriptor, offset, whence) }
+    fn __lseek llseek(descriptor: c_int, offset: libc::off_t, whence: c_int) -> libc::off_t { seek(descriptor, offset, whence) }
     // SAFETY: the caller's structure.
     fn fstat fstat64(descriptor: c_int, into: *mut libc::stat) -> c_int { unsafe { stat_open(descriptor, into) } }
     fn __fxstat __fxstat64(version: c_int, descriptor: c_int, into: *mut libc::stat) -> c_int {
@@ -193,17 +195,13 @@ interpose! {
         unsafe { write_next(descriptor, parts, count) }.unwrap_or_else(next)
     }
 
-    fn __lseek(descriptor: c_int, offset: libc::off_t, whence: c_int) -> libc::off_t, |next| {
-        seek(descriptor, offset, whence).unwrap_or_else(next)
-    }
-
     fn ioctl(descriptor: c_int, request: libc::c_ulong, argument: *mut c_void) -> c_int, |next| {
         if request == libc::TCGETS
             && let Some(error) = is_no_terminal(descriptor)
         {
             return refused(error) as c_int;
         }
-        descriptions::real(descriptor);
+        before_request(descriptor, request);
         next()
     }
 

@@ -25,13 +25,8 @@ fn these<const WHICH: u8>(arguments: &Arguments) {
 /// Descriptors of which the kernel uses more than bytes at an offset: what else is open of their files is the mount's as well, also if they
 /// were real from the start ([PRL14]).
 fn used_by_kernel<const WHICH: u8>(arguments: &Arguments) {
-    these::<WHICH>(arguments);
-    let Some(settings) = settings::get().filter(|settings| settings.placeholders) else { return };
-    for (_, number) in arguments.iter().enumerate().filter(|(index, _)| WHICH >> index & 1 == 1) {
-        if let Some(found) = u32::try_from(*number).ok().and_then(|number| settings.mount.known(number.cast_signed())) {
-            descriptions::is_used_by_kernel(found.stx_ino);
-        }
-    }
+    let named = arguments.iter().enumerate().filter(|(index, _)| WHICH >> index & 1 == 1);
+    named.for_each(|(_, number)| super::used_by_kernel(*number as c_int));
 }
 
 /// The fifth argument of mmap(2), if it is used.
@@ -74,6 +69,7 @@ fn path(arguments: &Arguments) {
 
 /// A message may carry descriptors.
 fn message(arguments: &Arguments) {
+    these::<0b1>(arguments);
     let message = arguments[1] as *const libc::msghdr;
     // SAFETY: null, or the caller's message.
     if descriptions::are_there() && !message.is_null() && unsafe { (*message).msg_controllen } > 0 {
@@ -126,6 +122,21 @@ fn request<const WHICH: usize>(arguments: &Arguments) {
 fn limit<const WHICH: usize>(arguments: &Arguments) {
     if arguments[WHICH] as u32 == libc::RLIMIT_FSIZE && arguments[WHICH + 1] != 0 {
         crate::door::end();
+    }
+}
+
+/// As [`limit`], by the oldest function that sets it.
+fn old_limit(arguments: &Arguments) {
+    const UL_SETFSIZE: c_int = 2;
+    if arguments[0] as c_int == UL_SETFSIZE {
+        crate::door::end();
+    }
+}
+
+/// prctl(2), by which a process limits the system calls that it may make.
+fn controlled(arguments: &Arguments) {
+    if arguments[0] as c_int == libc::PR_SET_SECCOMP {
+        super::sandboxed();
     }
 }
 
@@ -199,10 +210,18 @@ before! {
     fdopen: these::<0b1>;
     dup: these::<0b1>;
     flock: these::<0b1>;
-    lockf: these::<0b1>;
-    lockf64: these::<0b1>;
     ttyname: these::<0b1>;
     ttyname_r: these::<0b1>;
+    __ttyname_r_chk: these::<0b1>;
+    tcsetattr: these::<0b1>;
+    tcgetpgrp: these::<0b1>;
+    tcsetpgrp: these::<0b1>;
+    tcgetsid: these::<0b1>;
+    tcflush: these::<0b1>;
+    tcflow: these::<0b1>;
+    tcdrain: these::<0b1>;
+    tcsendbreak: these::<0b1>;
+    login_tty: these::<0b1>;
     posix_fallocate: these::<0b1>;
     posix_fallocate64: these::<0b1>;
     readahead: these::<0b1>;
@@ -227,10 +246,37 @@ before! {
     __dprintf_chk: these::<0b1>;
     __vdprintf_chk: these::<0b1>;
     getsockopt: these::<0b1>;
+    setsockopt: these::<0b1>;
     getsockname: these::<0b1>;
     getpeername: these::<0b1>;
+    isfdtype: these::<0b1>;
+    bind: these::<0b1>;
+    connect: these::<0b1>;
+    __connect: these::<0b1>;
+    listen: these::<0b1>;
+    accept: these::<0b1>;
+    accept4: these::<0b1>;
+    shutdown: these::<0b1>;
+    send: these::<0b1>;
+    __send: these::<0b1>;
+    sendto: these::<0b1>;
+    recv: these::<0b1>;
+    __recv_chk: these::<0b1>;
+    recvfrom: these::<0b1>;
+    __recvfrom_chk: these::<0b1>;
+    recvmsg: these::<0b1>;
+    recvmmsg: these::<0b1>;
+    vmsplice: these::<0b1>;
+    open_by_handle_at: these::<0b1>;
+    open_tree: these::<0b1>;
+    pidfd_getfd: these::<0b10>;
+    tee: these::<0b11>;
     __dup2: these::<0b11>;
     epoll_ctl: these::<0b100>;
+    backtrace_symbols_fd: these::<0b100>;
+    __backtrace_symbols_fd: these::<0b100>;
+    move_mount: these::<0b101>;
+    fanotify_mark: these::<0b1000>;
     aio_read: request::<0>;
     aio_read64: request::<0>;
     aio_write: request::<0>;
@@ -240,16 +286,20 @@ before! {
     // The kernel uses more of a file than bytes at an offset.
     mmap: mapped;
     mmap64: mapped;
+    lockf: used_by_kernel::<0b1>;
+    lockf64: used_by_kernel::<0b1>;
     sendfile: used_by_kernel::<0b11>;
     sendfile64: used_by_kernel::<0b11>;
     splice: used_by_kernel::<0b101>;
     copy_file_range: used_by_kernel::<0b101>;
     // Several.
     poll: polled;
+    __poll: polled;
     ppoll: polled;
     __poll_chk: polled;
     __ppoll_chk: polled;
     select: selected;
+    __select: selected;
     pselect: selected;
     sendmsg: message;
     sendmmsg: messages;
@@ -257,8 +307,10 @@ before! {
     lio_listio64: all;
     // Another process, another program.
     vfork: all;
+    __vfork: all;
     _Fork: all;
     clone: all_unless_thread;
+    __clone: all_unless_thread;
     posix_spawn: all;
     posix_spawnp: all;
     pidfd_spawn: all;
@@ -301,6 +353,8 @@ before! {
     dlopen: loads;
     dlmopen: no_more;
     // Limits.
+    ulimit: old_limit;
+    prctl: controlled;
     setrlimit: limit::<0>;
     setrlimit64: limit::<0>;
     prlimit: limit::<1>;
