@@ -391,6 +391,28 @@ fn unchanged_programs_do_the_same_with_placeholders() {
     scene.end();
 }
 
+/// Where placeholders cost more than they save there are few: files that are read alone, and a shell, which duplicates what it opens.
+#[test]
+fn files_that_the_kernel_serves_better_are_its_own() {
+    let scene = Scene::new();
+    let opened = |script: &[&str]| {
+        let directory = scene.directory(&format!("of-{}", script[0]));
+        let mut command = scene.under(&["--report", "--placeholders"]);
+        let output = run(command.env_remove("TANDEMFS_RUN_AFTER").args(script).current_dir(directory));
+        said(&output, script[0]);
+        let report = report(&output);
+        let by_mount = |why: &str| report.get(&("open".to_owned(), format!("mount: {why}"))).copied().unwrap_or(0);
+        (by_door(&report, "open"), by_mount("the kernel keeps pages of the file"), by_mount("most files of this process become real"))
+    };
+    let reads = "import os\nfor n in range(100):\n    w = os.open(str(n), os.O_CREAT | os.O_WRONLY, 0o600); os.write(w, b'x'); os.close(w)\n    \
+                 r = os.open(str(n), os.O_RDONLY); assert os.read(r, 9) == b'x'; os.close(r)";
+    let (by_door, pages, real) = opened(&["python3", "-c", reads]);
+    assert!(by_door > 80 && pages == 100 && real == 0, "{by_door} {pages} {real}");
+    let (by_door, _, real) = opened(&["sh", "-c", "n=0; while [ $n -lt 300 ]; do echo x > $n; n=$((n+1)); done"]);
+    assert!((1..20).contains(&by_door) && real > 250, "{by_door} {real}");
+    scene.end();
+}
+
 /// The library `run/own_calls.c`.
 fn own_calls_library(scene: &Scene) -> String {
     let library = scene.place.path("own_calls.so");

@@ -97,11 +97,20 @@ pub(crate) unsafe fn by_paths<T>(
 ///
 /// # Safety
 /// As [`by_path`].
-pub(crate) unsafe fn leave_to_kernel(call: Call, (descriptor, path): Named) {
+pub(crate) unsafe fn leave_to_kernel(call: Call, named: Named) {
+    // SAFETY: the caller's text.
+    unsafe { leave_to_kernel_because(Way::Arguments, call, named) }
+}
+
+/// As [`leave_to_kernel`], for another reason.
+///
+/// # Safety
+/// As [`by_path`].
+pub(crate) unsafe fn leave_to_kernel_because(why: Way, call: Call, (descriptor, path): Named) {
     if let Some(settings) = settings::get() {
         // SAFETY: the caller's text.
         if unsafe { start::of(settings, descriptor, path) }.is_some() {
-            count(call, Way::Arguments);
+            count(call, why);
         }
     }
 }

@@ -25,8 +25,10 @@ const NUMBERS: usize = 1024;
 const FILES_OF_MOUNT_MAX: usize = 1024;
 
 /// A file that is opened by the door and becomes real soon costs more than one of the mount. What closes as a placeholder counts one, what
-/// becomes real so many against it, and below zero the next opens go by the mount.
+/// becomes real so many against it, and below zero the next opens go by the mount: the more of them, the more often that has happened with nothing
+/// closed as a placeholder meanwhile.
 const COST_OF_REAL: i32 = 4;
+const COST_OF_REAL_MAX: i32 = 64;
 const SCORE: std::ops::RangeInclusive<i32> = -64..=32;
 
 /// An open file of a program.
@@ -50,6 +52,7 @@ static IS_OVER: AtomicBool = AtomicBool::new(false);
 /// Since some code calls the kernel by itself.
 static HAS_OWN_CALLS: AtomicBool = AtomicBool::new(false);
 static SAVED: AtomicI32 = AtomicI32::new(0);
+static COST: AtomicI32 = AtomicI32::new(COST_OF_REAL);
 /// Inodes that only the mount opens, since the kernel has more of them than bytes: mappings, locks, pages that it sends.
 static FILES_OF_MOUNT: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 /// What a placeholder is, once the first is made.
@@ -265,6 +268,7 @@ pub(crate) fn close(number: c_int) -> bool {
     if is_ours {
         sys::close(number);
         count(Call::Close, Way::Door);
+        COST.store(COST_OF_REAL, Relaxed);
         score(1);
     }
     drop(table);
@@ -299,7 +303,9 @@ fn become_real(number: c_int) -> std::result::Result<(), Errno> {
     sys::close(real);
     if placed? {
         *position = None;
-        score(-COST_OF_REAL);
+        let cost = COST.load(Relaxed);
+        COST.store((2 * cost).min(COST_OF_REAL_MAX), Relaxed);
+        score(-cost);
     }
     drop(position);
     drop(description); // inside, and with nothing locked

@@ -33,7 +33,8 @@
 //!       calls that say where are served, none with O_APPEND, and no write beyond the size that the kernel knows, which the daemon holds
 //!       against its own as well.
 //! [PRL10] *Pages of the kernel stay where they are of use* (`turn.rs`): a file that is read more than written, mapped, or written past this
-//!       library is the mount's. What the door serves is right in any case; the daemon has such pages dropped first.
+//!       library is the mount's, and what is opened to be read alone is never a placeholder. What the door serves is right in any case; the
+//!       daemon has such pages dropped first.
 //! [PRL11] *A file of the door is closed with a descriptor of it*, so that nobody holds a file that the program has given back. It is opened
 //!       anew for other descriptors. What is closed past this library is held until 64 others were written or the process ends.
 //!

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tandemfs_client::{Errno, Error, Start, Tree};
 
 use super::{HERE, refused};
-use crate::call::{Kind, Named, by_path_or_not, leave_to_kernel};
+use crate::call::{Kind, Named, by_path_or_not, leave_to_kernel_because};
 use crate::descriptions;
 use crate::door::Door;
 use crate::mutant::{Mutant, on};
@@ -48,14 +48,17 @@ fn is_served(flags: c_int, mode: libc::mode_t) -> bool {
 /// As openat(2)'s.
 unsafe fn open_by_door(named: Named, flags: c_int, mode: libc::mode_t) -> Option<c_int> {
     let settings = settings::get().filter(|settings| settings.placeholders)?;
-    if !is_served(flags, mode) {
+    let changes = flags & (libc::O_CREAT | libc::O_TRUNC) != 0;
+    let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+    // [PRL10]
+    let only_reads = !changes && !writes && settings.calls_before != 0;
+    if !is_served(flags, mode) || only_reads {
+        let why = if only_reads { Way::Pages } else { Way::Arguments };
         // SAFETY: the caller's path. If it names a placeholder, that becomes real.
-        unsafe { leave_to_kernel(Call::Open, named) };
+        unsafe { leave_to_kernel_because(why, Call::Open, named) };
         return None;
     }
-    let changes = flags & (libc::O_CREAT | libc::O_TRUNC) != 0;
     let kind = if changes { Kind::Changes } else { Kind::Looks };
-    let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
     let must_be_new = flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL;
     let work = |door: &Arc<Door>, start: Start<'_>, path: &Path| -> std::result::Result<tandemfs_client::Result<c_int>, Way> {
         if !door.mount().sends_descriptors() {
