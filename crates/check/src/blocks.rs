@@ -31,6 +31,8 @@ pub(crate) struct BlockOf {
     pub(crate) start: u64,
     /// Bytes of it before the end of the file.
     pub(crate) inside: u64,
+    /// What is behind the end of the file may be anything.
+    pub(crate) end_is_stale: bool,
 }
 
 impl BlockOf {
@@ -263,6 +265,9 @@ impl Checker<'_> {
         if extent.unwritten {
             return (whole, verdict);
         }
+        if verdict == Verdict::Keep && matches!(extent.checksum, BlockChecksum::Open(_)) {
+            self.check_open_end(at, extent);
+        }
         if let Some(shorter) = self.check_end(at, extent, &checksums)
             && verdict == Verdict::Keep
         {
@@ -308,6 +313,24 @@ impl Checker<'_> {
         self.find(Finding::ExtentTooLong { inode: at.inode, block: at.block, count: extent.count, most });
         let checksum = if most == 1 { BlockChecksum::Inline(first) } else { extent.checksum };
         Some(Extent { count: most as u32, checksum, ..extent })
+    }
+
+    /// Open pages have no checksums that could say what is behind the end, so their bytes are read. A repair lets the inode say that they may be
+    /// anything, and whoever closes the pages or grows the file zeroes them.
+    fn check_open_end(&mut self, at: &BlockOf, extent: Extent) {
+        let bytes = u64::from(extent.count) * SECTOR_BYTES as u64;
+        if !self.options.data || on(Mutant::OpenEndUnread) || at.end_is_stale || at.inside == 0 || at.inside >= bytes {
+            return;
+        }
+        let skipped = at.inside / SECTOR_BYTES as u64;
+        let mut behind = vec![0; (bytes - skipped * SECTOR_BYTES as u64) as usize];
+        let (inode, offset) = (at.inode, at.start + at.inside);
+        if self.image.data(extent.at.nth(skipped), &mut behind).is_err() {
+            self.find(Finding::DataUnreadable { inode, offset, bytes: bytes - at.inside });
+        } else if behind.iter().skip((at.inside % SECTOR_BYTES as u64) as usize).any(|byte| *byte != 0) {
+            self.find(Finding::OpenEndNotZero { inode, block: at.block, offset });
+            self.mend(Mend::Field { inode, field: "state" });
+        }
     }
 
     fn may_be(&self, extent: Extent) -> bool {

@@ -349,6 +349,16 @@ findings! {
         /// Sectors that it may have.
         most: u64
     } = "extent_too_long" Error true;
+    /// Bytes behind the end of a file, in pages without checksums, that would become visible if the file grows.
+    #[error("inode {inode}, block {block}: open pages hold more than zeros behind the end of the file at {offset}, and the inode does not say so")]
+    OpenEndNotZero {
+        /// Inode.
+        inode: u64,
+        /// Block.
+        block: u64,
+        /// End of the file, in bytes.
+        offset: u64
+    } = "open_end_not_zero" Error true;
     /// Sectors that another block uses.
     #[error("inode {inode}, block {block}: sectors from {sector} are also used by another block")]
     SectorsShared {
@@ -647,6 +657,7 @@ impl Finding {
             | Self::RunMisplaced { inode, .. }
             | Self::RunOverlapped { inode, .. }
             | Self::ExtentTooLong { inode, .. }
+            | Self::OpenEndNotZero { inode, .. }
             | Self::SectorsShared { inode, .. }
             | Self::ChecksumKindWrong { inode, .. }
             | Self::LogOutsideBlock { inode, .. }

@@ -1,6 +1,6 @@
 //! Checks the mapping of each inode: every page, extent, log, leaf and vector must be in an allowed place and used once.
 
-use tandemfs_format::inode::Inode;
+use tandemfs_format::inode::{Inode, state};
 use tandemfs_format::mapping::Record;
 use tandemfs_format::segment::Region;
 use tandemfs_format::{DataAddress, LineAddress, PAGE_BYTES, PAGE_LINES};
@@ -212,7 +212,8 @@ impl Checker<'_> {
         let start = block.saturating_mul(block_bytes);
         let inside = of.size.saturating_sub(start).min(block_bytes);
         self.counts.blocks += 1;
-        BlockOf { owner, inode: owner.inode, site, block, start, inside }
+        let end_is_stale = of.state & state::TAIL_STALE != 0;
+        BlockOf { owner, inode: owner.inode, site, block, start, inside, end_is_stale }
     }
 
     /// Claims lines for a structure. False if it cannot be there, or if another structure uses them.

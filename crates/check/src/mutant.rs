@@ -57,6 +57,8 @@ pub enum Mutant {
     MarksTooLow,
     /// Pages whose checksums are of what they hold with the logs over it are verified without them.
     OverlaidCheckedBare,
+    /// What open pages hold behind the end of the file is not read.
+    OpenEndUnread,
     /// Names of a damaged image are used as they are.
     NamesTrusted,
 }

@@ -12,7 +12,7 @@ use tandemfs_format::allocation_map::PieceKind;
 use tandemfs_format::attributes::{AttributePointer, Namespace};
 use tandemfs_format::identity::{BlockIdentity, Stamps};
 use tandemfs_format::inode::{file_type, state};
-use tandemfs_format::mapping::{BlockChecksum, LeafPointer, Record, SlotClass};
+use tandemfs_format::mapping::{BlockChecksum, Extent, LeafPointer, Record, SlotClass};
 use tandemfs_format::run::Run;
 use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::superblock::{Superblock, incompat, ro_compat};
@@ -245,6 +245,15 @@ plants! {
         record.tag = (5 << 9).into();
         image.put_record_bytes(TREE, TREE_PAGE, 1, record);
     } => [MappingDamaged { inode: TREE, line: TREE_PAGE, damage: Damage::Field { field: "sector", found: 0 } }];
+    open_page_with_bytes_behind_the_end(image: crashed) {
+        image.edit_superblock(|superblock| superblock.incompat |= incompat::MEMORY_HOME);
+        image.memory[6 * UNIT_LINES as usize * LINE_BYTES..][..SECTOR_BYTES].fill(0);
+        image.memory[6 * UNIT_LINES as usize * LINE_BYTES + 50] = 1;
+        let at = DataAddress::Page(LineAddress::new(6 * UNIT_LINES));
+        let extent = Extent { at, count: 1, checksum: BlockChecksum::Open(None), unwritten: false, overlaid: false };
+        image.put_record(TREE, TREE_PAGE, 3, Record::Block { extent: Some(extent), leaf: None });
+        image.edit_inode(TREE, |inode| inode.space_512 += 7);
+    } => [OpenEndNotZero { inode: TREE, block: 3, offset: 3 * BLOCK + 50 }];
     run_that_is_too_long(image: crashed) {
         image.edit_superblock(|superblock| superblock.incompat |= incompat::MEMORY_HOME);
         let run = Run { first: LineAddress::new(6 * UNIT_LINES), blocks: 33, vector: Some(LineAddress::new(LEAVES + 32)), open: false };

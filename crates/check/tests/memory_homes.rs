@@ -10,7 +10,7 @@ use tandemfs_check::Finding::{self, *};
 use tandemfs_check::{Damage, Dump, RestoreOptions, Target, check};
 use tandemfs_device::{Drive, PersistenceDomain, Structure};
 use tandemfs_format::allocation_map::{PIECE_BYTES, PieceKind, encode};
-use tandemfs_format::inode::{file_type, flags};
+use tandemfs_format::inode::{file_type, flags, state};
 use tandemfs_format::mapping::{BlockChecksum, Extent, LeafPointer, Record, RecordBytes, SlotClass, leaf_line};
 use tandemfs_format::run::Run;
 use tandemfs_format::superblock::{incompat, ro_compat};
@@ -350,12 +350,60 @@ fn open_pages_are_counted_and_dumped_and_not_verified() {
     assert_eq!(tree["/tree"].content.len() as u64, (RUN_BLOCK + RUN_BLOCKS) * BLOCK);
 }
 
+/// An end within the last page but one of the run.
+const OPEN_END: u64 = (RUN_BLOCK + RUN_BLOCKS) * BLOCK - 5000;
+
+fn open_end_not_zero() -> Finding {
+    OpenEndNotZero { inode: TREE, block: RUN_BLOCK + RUN_BLOCKS - 1, offset: OPEN_END }
+}
+
+/// Behind the end of a file, open pages hold zeros, unless its inode says that they may hold anything.
+fn bytes_behind_an_open_end() {
+    let mut image = runs();
+    open(&mut image);
+    image.edit_inode(TREE, |inode| inode.size = OPEN_END);
+    assert_eq!(image.findings(), [open_end_not_zero()]);
+    let mut marked = image.clone();
+    marked.edit_inode(TREE, |inode| inode.state |= state::TAIL_STALE);
+    assert_eq!(marked.findings(), []);
+    let end = (RUN_PAGES + RUN_BLOCKS * 16 * 64) as usize * LINE_BYTES;
+    image.memory[end - 5000..end].fill(0);
+    assert_eq!(image.findings(), []);
+    for at in [end - 5000, end - 1] {
+        image.memory[at] = 1;
+        assert_eq!(image.findings(), [open_end_not_zero()]);
+        image.memory[at] = 0;
+    }
+}
+
+/// A repair changes the inode, and no byte of the pages.
+#[test]
+fn an_open_end_is_found_and_marked() {
+    bytes_behind_an_open_end();
+    let mut image = runs();
+    open(&mut image);
+    image.edit_inode(TREE, |inode| inode.size = OPEN_END);
+    let device = image.device();
+    assert!(report(&device, true).is_consistent());
+    let mut after = image.clone();
+    (after.memory, after.blocks) = device.bytes();
+    assert_eq!(after.inode(TREE).state, state::IN_USE | state::TAIL_STALE);
+    let pages = RUN_PAGES as usize * LINE_BYTES..(RUN_PAGES + RUN_BLOCKS * 16 * 64) as usize * LINE_BYTES;
+    assert!(after.memory[pages.clone()] == image.memory[pages]);
+}
+
+#[test]
+fn an_open_end_that_is_not_read() {
+    support::assert_caught(&[(bytes_behind_an_open_end, tandemfs_check::mutant::Mutant::OpenEndUnread)]);
+}
+
 #[test]
 fn each_way_in_which_open_pages_can_be_wrong_is_found_and_repaired() {
     type Case = (&'static str, fn(&mut Image), Finding);
     let damage = Damage::Field { field: "flags", found: 1 };
     #[rustfmt::skip]
-    let cases: [Case; 4] = [
+    let cases: [Case; 5] = [
+        ("bytes behind the end", |image| image.edit_inode(TREE, |inode| inode.size = OPEN_END), open_end_not_zero()),
         ("sectors", |image| {
             let mut bytes = image.record(TREE_PAGE, 0).encode().to_bytes();
             bytes[18] = 1;

@@ -8,7 +8,7 @@
 //!       without space for them the record covers more.
 
 use tandemfs_format::dentry::PAGE_SLOTS;
-use tandemfs_format::inode::{Inode, Timestamp, file_type};
+use tandemfs_format::inode::{Inode, Timestamp, file_type, state};
 use tandemfs_format::integer::U40;
 use tandemfs_format::mapping::{Extent, HEIGHT_MAX, LINE_RECORDS, LeafPointer, PAGE_RECORDS, Record};
 use tandemfs_format::segment::Region;
@@ -200,6 +200,7 @@ fn mend_field(plan: &mut Plan<'_>, number: u64, field: &str) {
         "size" if inode.is_directory() => return, // its mapping is made anew
         "size" => inode.size = 0,
         "flags" => inode.flags = 0,
+        "state" => inode.state |= state::TAIL_STALE,
         _ => [&mut inode.atime, &mut inode.mtime, &mut inode.ctime, &mut inode.birth].into_iter().for_each(clamp),
     }
     let place = |line| Inode::place(plan.image.pair, InodeNumber::new(number), line);
