@@ -195,6 +195,30 @@ fn grown() -> Result<(), String> {
     Ok(())
 }
 
+/// [AS3]: long overwrites of a file in the memory zone, with the hint and without.
+fn taken_apart() -> Result<(), String> {
+    for setting in zones(64 << 10).into_iter().skip(1) {
+        let mut harness = mounted(&setting)?;
+        for path in ["hinted", "other"] {
+            apply(&mut harness, &[Create(path), SetHome(path, Home::Memory), Write(path, 0, 6 << 20, 1)])?;
+        }
+        apply(&mut harness, &[SetAligned("hinted", true), MoveHomes])?;
+        for path in ["hinted", "other"] {
+            must_be(&harness, path, &[true; 3], "written at once")?;
+            apply(&mut harness, &[Write(path, 2 * MIB - 100 * KIB, 200 << 10, 2), Write(path, 3 * MIB, 128 << 10, 3)])?;
+            must_be(&harness, path, &[false, false, true], "overwritten")?;
+        }
+        apply(&mut harness, &[MoveHomes, Checkpoint])?;
+        must_be(&harness, "hinted", &[true; 3], "rewritten")?;
+        must_be(&harness, "other", &[false, false, true], "without the hint")?;
+        harness.compare()?;
+        apply(&mut harness, &[Crash])?;
+        harness.compare()?;
+        harness.compare_space()?;
+    }
+    Ok(())
+}
+
 /// [AS2]: in the block zone a piece in many rows moves too.
 #[test]
 fn a_grown_piece_in_many_rows_moves_in_the_block_zone() {
@@ -443,7 +467,7 @@ fn without_a_bug_nothing_is_caught() {
         cuts(domain, block_bytes).unwrap_or_else(|what| panic!("{domain}, blocks of {block_bytes}: {what}"));
         first_write_cuts(domain, block_bytes).unwrap_or_else(|what| panic!("{domain}, blocks of {block_bytes}: {what}"));
     }
-    let catchers: [Catcher; 6] = [interrupted, queued, inherited, grown, written_beside_in_memory, written_beside_in_blocks];
+    let catchers: [Catcher; 7] = [interrupted, queued, inherited, grown, taken_apart, written_beside_in_memory, written_beside_in_blocks];
     for (index, catcher) in catchers.into_iter().enumerate() {
         run(Mutant::None, catcher).unwrap_or_else(|what| panic!("catcher {index}: {what}"));
     }
@@ -462,6 +486,11 @@ fn ah3_hint_queues_nothing() {
 #[test]
 fn as1_growth_forgotten() {
     is_caught(Mutant::GrowthForgotten, &[grown]);
+}
+
+#[test]
+fn as3_taken_apart_forgotten() {
+    is_caught(Mutant::TakenApartForgotten, &[taken_apart]);
 }
 
 #[test]

@@ -135,6 +135,8 @@ pub enum Mutant {
     HintQueuesNothing,
     /// [AS1] of `data/grown.rs`: what a file got before it was large stays where it is.
     GrowthForgotten,
+    /// [AS3] of `data/grown.rs`: aligned extents that a long overwrite takes apart stay so.
+    TakenApartForgotten,
     /// R8: a record is persisted before the blocks that it names are flushed.
     BlocksNotFlushed,
     /// R9: a write releases its range before its commit.

@@ -121,13 +121,48 @@ fn what_is_left_is_known_and_a_mapping_has_it_rewritten() {
     assert_eq!(left(&fs), 2 * UNIT_BYTES);
     rewrite_everything(&fs);
     assert_eq!((left(&fs), fs.statistics().work.aligned_bytes), (0, 3 * UNIT_BYTES));
-    // What is fragmented later is rewritten when it is mapped again.
+    // What was fragmented without the hint is rewritten when it is mapped again.
+    fs.set_aligned(file, false).expect("taken away");
     fs.write(file, MIB, &content[MIB as usize..2 * MIB as usize], WriteOptions::default()).expect("written");
     rewrite_everything(&fs);
-    assert_eq!(left(&fs), UNIT_BYTES);
+    assert_eq!(fs.statistics().work.aligned_bytes, 3 * UNIT_BYTES, "nobody asked for it");
     fs.note_mapped(file).expect("noted");
+    assert_eq!(left(&fs), UNIT_BYTES);
     rewrite_everything(&fs);
     assert_eq!(left(&fs), 0);
+    let mut bytes = vec![0; content.len()];
+    fs.read(file, 0, &mut bytes).expect("read");
+    assert!(bytes == content);
+}
+
+/// Overwrites of a file with the hint: long ones take an aligned extent apart until it is rewritten, once for all of them; short ones and
+/// whole pieces do not ([AS3] of `data/grown.rs`).
+#[test]
+fn what_long_overwrites_take_apart_is_rewritten() {
+    let fs = mounted(&device(), false);
+    fs.enable_homes().expect("has the feature");
+    let (file, mut content) = fragmented(&fs, b"f", 6 * MIB);
+    fs.set_home(file, Home::Memory).expect("set");
+    fs.set_aligned(file, true).expect("set");
+    rewrite_everything(&fs);
+    let before = fs.statistics().work.aligned_bytes;
+    assert_eq!(fs.bytes_not_aligned(file).expect("known"), 0);
+    let mut write = |at: u64, bytes: u64| {
+        let data = fill((at % 251) as u64, bytes as usize);
+        fs.write(file, at, &data, WriteOptions::default()).expect("written");
+        content[at as usize..(at + bytes) as usize].copy_from_slice(&data);
+        fs.bytes_not_aligned(file).expect("known")
+    };
+    assert_eq!(write(100, 32 << 10), 0, "a short one");
+    assert_eq!(write(4 * MIB, UNIT_BYTES), 0, "a whole piece");
+    rewrite_everything(&fs);
+    assert_eq!(fs.statistics().work.aligned_bytes, before);
+    assert_eq!(write(128 << 10, 128 << 10), UNIT_BYTES);
+    assert_eq!(write(MIB + 5, 300 << 10), UNIT_BYTES);
+    assert_eq!(write(2 * MIB - (192 << 10), 384 << 10), 2 * UNIT_BYTES, "two pieces");
+    rewrite_everything(&fs);
+    assert_eq!(fs.bytes_not_aligned(file).expect("known"), 0);
+    assert_eq!(fs.statistics().work.aligned_bytes, before + 2 * UNIT_BYTES, "each once");
     let mut bytes = vec![0; content.len()];
     fs.read(file, 0, &mut bytes).expect("read");
     assert!(bytes == content);

@@ -175,6 +175,7 @@ impl FileSystem {
         let durable = self.transfer(file, &mut tx, &mut targets)?;
         let range = range.unless(Mutant::WriteRangeReleasedEarly);
         let in_room: SmallVec<[u64; 2]> = targets.iter().filter(|target| target.is_in_room(volume)).map(|target| target.block).collect();
+        let apart = self.taken_apart(&view, &targets);
         commit(tx, file, &mut targets, durable, |inode| {
             inode.size = inode.size.max(end + mutants::size_ahead(later.len()));
             if end >= view.size.next_multiple_of(SECTOR_BYTES as u64) {
@@ -183,6 +184,7 @@ impl FileSystem {
             touch(inode, options);
         })?;
         self.note_written(file, &targets);
+        self.align_again(file, &apart);
         if let Some(data) = mutants::bytes_to_keep(data) {
             duplicates.put_back(&file.duplicates, file_end, offset, &data, old, compares);
         }
