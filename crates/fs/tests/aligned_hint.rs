@@ -148,7 +148,7 @@ fn what_long_overwrites_take_apart_is_rewritten() {
     let before = fs.statistics().work.aligned_bytes;
     assert_eq!(fs.bytes_not_aligned(file).expect("known"), 0);
     let mut write = |at: u64, bytes: u64| {
-        let data = fill((at % 251) as u64, bytes as usize);
+        let data = fill(at % 251, bytes as usize);
         fs.write(file, at, &data, WriteOptions::default()).expect("written");
         content[at as usize..(at + bytes) as usize].copy_from_slice(&data);
         fs.bytes_not_aligned(file).expect("known")

@@ -3,7 +3,8 @@
 //!
 //! [KP1] A block *keeps its place* if its pages lie in their 2 MiB of the memory zone where its bytes lie in theirs of the file: only there
 //!       does one huge page map it with its neighbours. Overwrites of less than 64 KiB of such blocks are data logs, also of whole blocks
-//!       (`policy.rs`), and their write-back is in place. Longer ones, and blocks elsewhere, go to fresh pages.
+//!       (`policy.rs`), and their write-back is in place. Longer ones, and blocks elsewhere, go to fresh pages; a file
+//!       with the hint is made whole again behind them ([AS3] of `grown.rs`).
 //! [KP2] First everything is verified that the new checksums are made of: the pages below the logs, and the logs (RULES R10). One transaction
 //!       then moves the checksums of the pages below logs to what these hold *with the logs over them*, and the record says so (it is
 //!       *overlaid*); the logs stay. Only their bytes are stored home, and fenced: whatever of that is durable, a page with the logs over it is
