@@ -18,7 +18,7 @@ pub(super) struct Functions<'o> {
 }
 
 fn word(bytes: &[u8]) -> u32 {
-    bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte))
+    bytes.first_chunk().map_or(0, |word| u32::from_le_bytes(*word))
 }
 
 impl<'o> Functions<'o> {
