@@ -9,8 +9,8 @@ use tandemfs_format::{LINE_BYTES, LineAddress, PAGE_BYTES, PAGE_LINES, SECTOR_BY
 
 use crate::flush_group::FlushGroup;
 use crate::{
-    BlockRequest, Counters, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, MappedMemory, MemoryRange,
-    PersistenceDomain, Source, Structure, TxId, VirtualTime,
+    BlockRequest, Counters, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, LentZone, MappedMemory,
+    MemoryRange, PersistenceDomain, Source, Structure, TxId, VirtualTime,
 };
 
 /// Pages of zeros written by one request, if a discard does not leave zeros: 256 KiB.
@@ -274,6 +274,11 @@ impl Drive {
     /// Maps ranges of the memory zone. See [`Device::map`].
     pub fn map(&self, ranges: &[MemoryRange], writable: bool) -> Result<Box<dyn MappedMemory>, DeviceError> {
         self.device.map(ranges, writable)
+    }
+
+    /// The memory zone for programs of other processes. See [`Device::lent_zone`].
+    pub fn lent_zone(&self) -> Option<std::io::Result<LentZone>> {
+        self.device.lent_zone()
     }
 
     /// Lines that somebody may have stored through mapped ranges: they are to be flushed as if this drive had stored them.

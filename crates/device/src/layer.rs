@@ -1,8 +1,10 @@
+use std::io;
+
 use tandemfs_format::Sector;
 
 use crate::{
     BlockPath, BlockRequest, BytePath, CacheCommands, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware,
-    MappedMemory, MemoryRange, TxId, VirtualTime,
+    LentZone, MappedMemory, MemoryRange, TxId, VirtualTime,
 };
 
 /// A wrapper around a device that observes or changes some calls: a monitor, a fault injector, a power cut. An implementation names
@@ -112,6 +114,10 @@ impl<L: Layer> Device for L {
 
     fn map(&self, ranges: &[MemoryRange], writable: bool) -> Result<Box<dyn MappedMemory>, DeviceError> {
         self.below().map(ranges, writable)
+    }
+
+    fn lent_zone(&self) -> Option<io::Result<LentZone>> {
+        self.below().lent_zone()
     }
 
     fn virtual_time(&self) -> Option<&dyn VirtualTime> {

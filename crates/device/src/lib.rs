@@ -47,6 +47,7 @@ mod error;
 mod firmware;
 mod flush_group;
 mod layer;
+mod lent_zone;
 mod mapping;
 mod ranges;
 #[doc(hidden)]
@@ -63,6 +64,7 @@ pub use drive::{Committed, Dirty, Drive, Fenced, Flushed, InFlight, Lines, Writt
 pub use error::DeviceError;
 pub use firmware::{CacheCommands, DriveCounts, DriveRecovery, Firmware, FirmwareCounts, FlashCounts, TxId};
 pub use layer::Layer;
+pub use lent_zone::LentZone;
 pub use mapping::{Mapping, MappingOptions};
 pub use ranges::{MappedMemory, MemoryRange};
 
@@ -98,6 +100,14 @@ pub trait Device: Send + Sync {
     fn map(&self, _ranges: &[MemoryRange], _writable: bool) -> Result<Box<dyn MappedMemory>, DeviceError> {
         let reason = "its loads and stores mean more than those of memory".to_owned();
         Err(DeviceError::Map { device: self.description().name.clone(), reason })
+    }
+    /// The memory zone for programs of other processes, for loads ([LZ1]–[LZ4] of `lent_zone.rs`). `None`: this device lends none, because
+    /// its accesses mean more than those of memory or are timed, which those of others would not be.
+    ///
+    /// # Errors
+    /// What the kernel refuses.
+    fn lent_zone(&self) -> Option<std::io::Result<LentZone>> {
+        None
     }
     /// The clocks of a drive in virtual time.
     fn virtual_time(&self) -> Option<&dyn VirtualTime> {

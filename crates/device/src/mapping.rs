@@ -29,6 +29,8 @@ pub struct MappingOptions {
     /// Request MAP_SYNC: the file system keeps its metadata durable for mapped stores (fsdax). If it is refused, the mapping is an
     /// ordinary shared one; [`Mapping::is_synchronous`] says which it became.
     pub synchronous: bool,
+    /// Forked children do not get it.
+    pub not_inherited: bool,
 }
 
 /// A shared mapping of a file or a device.
@@ -70,6 +72,10 @@ impl Mapping {
         };
         // SAFETY: advice about the range just mapped; it changes no contents. Refused where huge pages make no sense, which is no error.
         let _ = unsafe { madvise(start, length, Advice::LinuxHugepage) };
+        if options.not_inherited {
+            // SAFETY: advice about the same range; it changes what a later fork does, not the range.
+            let _ = unsafe { madvise(start, length, Advice::LinuxDontFork) };
+        }
         let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
         Ok(Self {
             name: name.to_owned(),
@@ -99,6 +105,11 @@ impl Mapping {
     /// The device's name in errors.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Where it begins in the file, in bytes.
+    pub fn file_offset(&self) -> u64 {
+        self.file_offset
     }
 
     /// Length in bytes.

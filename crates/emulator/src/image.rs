@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 
 use tandemfs_device::{
-    BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, MappedMemory, Mapping, MemoryRange, VirtualTime,
+    BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, LentZone, MappedMemory, Mapping, MemoryRange, VirtualTime,
 };
 use tandemfs_format::{PAGE_BYTES, Sector};
 
@@ -76,6 +76,11 @@ impl Device for ImageDevice {
 
     fn map(&self, ranges: &[MemoryRange], writable: bool) -> Result<Box<dyn MappedMemory>, DeviceError> {
         self.memory.map_ranges(&self.blocks.file, PAGE_BYTES as u64, ranges, writable)
+    }
+
+    fn lent_zone(&self) -> Option<io::Result<LentZone>> {
+        let lends = self.clock.is_none(); // loads of others would not be timed
+        lends.then(|| LentZone::of(&self.blocks.file, self.memory.file_offset(), self.memory.length()))
     }
 
     fn virtual_time(&self) -> Option<&dyn VirtualTime> {

@@ -11,7 +11,7 @@ use tandemfs_format::size::size;
 use tandemfs_format::{PAGE_BYTES, UNIT_BYTES};
 
 use super::{Access, Opened, open_half, sysfs};
-use crate::{DeviceError, MappedMemory, Mapping, MappingOptions, MemoryRange, PersistenceDomain};
+use crate::{DeviceError, LentZone, MappedMemory, Mapping, MappingOptions, MemoryRange, PersistenceDomain};
 
 #[derive(Debug)]
 pub(crate) struct MemoryHalf {
@@ -49,7 +49,7 @@ impl MemoryHalf {
         if metadata.is_file() && !access.read_only && metadata.blocks().saturating_mul(512) < length {
             reserve(&file, length).map_err(refuse)?;
         }
-        let options = MappingOptions { offset: 0, length, read_only: access.read_only, synchronous: true };
+        let options = MappingOptions { offset: 0, length, read_only: access.read_only, synchronous: true, not_inherited: false };
         let mapping = Mapping::new(&name, &file, options).map_err(|error| refuse(format!("cannot be mapped: {error}")))?;
         let domain = match found.vouched {
             Some(vouched) if found.direct || mapping.is_synchronous() => Mapping::reachable_domain(vouched),
@@ -72,6 +72,10 @@ impl MemoryHalf {
 
     pub(crate) fn unit(&self) -> u64 {
         self.unit
+    }
+
+    pub(crate) fn lent(&self) -> std::io::Result<LentZone> {
+        LentZone::of(&self.file, 0, self.mapping.length())
     }
 
     pub(crate) fn map(&self, ranges: &[MemoryRange], writable: bool) -> Result<Box<dyn MappedMemory>, DeviceError> {

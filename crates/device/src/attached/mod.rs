@@ -25,7 +25,8 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
 use crate::{
-    BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, MappedMemory, MemoryRange, PersistenceDomain, REQUEST_BYTES,
+    BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, LentZone, MappedMemory, MemoryRange, PersistenceDomain,
+    REQUEST_BYTES,
 };
 use tandemfs_format::SECTOR_BYTES;
 
@@ -206,6 +207,10 @@ impl Device for PairDevice {
 
     fn map(&self, ranges: &[MemoryRange], writable: bool) -> Result<Box<dyn MappedMemory>, DeviceError> {
         self.memory.map(ranges, writable)
+    }
+
+    fn lent_zone(&self) -> Option<std::io::Result<LentZone>> {
+        Some(self.memory.lent())
     }
 }
 

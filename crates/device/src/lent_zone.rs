@@ -1,0 +1,141 @@
+//! The memory zone for programs of other processes, for loads.
+//!
+//! [LZ1] Each program gets an open file description of its own, opened for reading: it cannot be mapped for stores, and it does not carry the
+//!       lock of the device, so who keeps it does not keep the device from the next daemon. Whether a program can open the same file for
+//!       writing is decided by the permissions of that file, as without it.
+//! [LZ2] The description is of the whole file: who has it can read everything in it, of every file on the drive.
+//! [LZ3] Only a drive whose loads are those of memory has one: not one whose accesses are timed or have a meaning beyond their bytes.
+//! [LZ4] A map of it is loaded by copies that survive a fault, as every map of a device (RULES R23): a file that was cut short, or a poisoned
+//!       line, is an error. It is not inherited by forked children, where nobody looks whether the loads still mean anything.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+
+use rustix::fs::{Mode, OFlags, open};
+
+use crate::{Mapping, MappingOptions};
+
+/// The memory zone in an open file description of its own, for loads.
+#[derive(Debug)]
+pub struct LentZone {
+    file: File,
+    start: u64,
+    length: u64,
+}
+
+impl LentZone {
+    /// Of an open device, whose memory zone begins at a byte of `file`.
+    ///
+    /// # Errors
+    /// What the kernel refuses: `/proc` is needed, and the permission to read the file.
+    pub fn of(file: &File, start: u64, length: u64) -> io::Result<Self> {
+        let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let file = open(again, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?; // [LZ1]
+        Ok(Self { file: file.into(), start, length })
+    }
+
+    /// As another process has sent it.
+    pub fn received(descriptor: OwnedFd, start: u64, length: u64) -> Self {
+        Self { file: descriptor.into(), start, length }
+    }
+
+    /// What is sent to another process.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Where the zone begins in the file, in bytes.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Length of the zone in bytes.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Maps it for loads. The map stays when the description is closed ([LZ4]).
+    ///
+    /// # Errors
+    /// `InvalidData` for what is no device or is shorter than the zone; what the kernel refuses.
+    pub fn map(&self) -> io::Result<Mapping> {
+        let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+        let metadata = self.file.metadata()?;
+        let kind = metadata.file_type();
+        let end =
+            self.start.checked_add(self.length).filter(|_| self.length > 0).ok_or_else(|| invalid("a memory zone without a place"))?;
+        match () {
+            () if kind.is_file() && metadata.len() < end => return Err(invalid("a file that is shorter than its memory zone")),
+            () if kind.is_file() || kind.is_char_device() || kind.is_block_device() => {}
+            () => return Err(invalid("a memory zone in what is no device and no file")),
+        }
+        let options =
+            MappingOptions { offset: self.start, length: self.length, read_only: true, not_inherited: true, ..MappingOptions::default() };
+        Mapping::new("the memory zone", &self.file, options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    const PAGE: u64 = 4096;
+
+    fn file() -> File {
+        let file = tempfile::tempfile().expect("a temporary file");
+        file.set_len(9 * PAGE).expect("sized");
+        file.write_all_at(b"in the zone", 2 * PAGE + 5).expect("written");
+        file
+    }
+
+    /// [LZ1]
+    #[test]
+    fn it_can_be_loaded_and_not_stored_to() {
+        let file = file();
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).expect("locked");
+        let zone = LentZone::of(&file, PAGE, 8 * PAGE).expect("opened");
+        let received = LentZone::received(zone.descriptor().try_clone_to_owned().expect("cloned"), zone.start(), zone.length());
+        let map = received.map().expect("mapped");
+        let mut bytes = [0; 11];
+        map.load(PAGE + 5, &mut bytes).expect("loaded");
+        assert_eq!(&bytes, b"in the zone");
+        file.write_all_at(b"at the same", 2 * PAGE + 5).expect("written");
+        map.load(PAGE + 5, &mut bytes).expect("loaded");
+        assert_eq!(&bytes, b"at the same");
+        assert!(map.store(PAGE, &[1]).is_err() && map.load(8 * PAGE - 1, &mut [0; 2]).is_err());
+        let writable = MappingOptions { offset: PAGE, length: PAGE, ..MappingOptions::default() };
+        assert!(Mapping::new("again", &received.file, writable).is_err(), "mapped for stores");
+        assert!(received.file.write_at(&[1], PAGE).is_err() && received.file.set_len(0).is_err());
+        drop(file);
+        let path = format!("/proc/self/fd/{}", received.file.as_raw_fd());
+        let next = File::options().read(true).write(true).open(path).expect("its own file");
+        rustix::fs::flock(&next, rustix::fs::FlockOperation::NonBlockingLockExclusive).expect("nobody has the lock any more");
+    }
+
+    #[test]
+    fn what_is_no_zone_is_refused() {
+        let map = |start, length| LentZone::of(&file(), start, length).expect("opened").map().map_err(|error| error.kind()).map(drop);
+        assert_eq!(map(PAGE, 8 * PAGE), Ok(()));
+        for (start, length) in [(PAGE, 9 * PAGE), (0, 0), (u64::MAX, 2), (u64::MAX - 1, 1)] {
+            assert_eq!(map(start, length), Err(io::ErrorKind::InvalidData), "{start} {length}");
+        }
+        assert!(map(5, PAGE).is_err(), "not at a page");
+        let (reader, _writer) = io::pipe().expect("a pipe");
+        assert!(LentZone::received(reader.into(), 0, PAGE).map().is_err());
+    }
+
+    /// [LZ4]
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_file_cut_short_is_an_error() {
+        let file = file();
+        let map = LentZone::of(&file, PAGE, 8 * PAGE).expect("opened").map().expect("mapped");
+        file.set_len(2 * PAGE).expect("cut");
+        assert!(map.load(PAGE + 5, &mut [0; 11]).is_err());
+        map.load(5, &mut [0; 11]).expect("the rest still works");
+    }
+}
