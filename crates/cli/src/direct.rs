@@ -45,6 +45,7 @@ fn client(client: &ClientStatistics) -> Value {
         "user": client.user,
         "connected_seconds": client.connected.as_secs(),
         "open_files": client.open_files,
+        "loads_by_itself": client.has_zone,
         "read_bytes": counts.read_bytes,
         "written_bytes": counts.written_bytes,
         "requests": counts.operations.iter().map(|of| of.count).sum::<u64>(),
@@ -90,7 +91,7 @@ mod tests {
         let known = "nothing open close read write stat access unlink remove_directory make_directory make_node make_link link read_link rename \
                      read_directory truncate allocate sync copy_range seek change_mode change_owner set_times get_attribute set_attribute \
                      list_attributes remove_attribute file_system_space sync_file_system set_flags \
-                     descriptor";
+                     descriptor lend";
         assert_eq!(names, known.split(' ').collect::<Vec<_>>());
     }
 }

@@ -9,8 +9,8 @@ use tandemfs_device::{SharedBytes, Sink, Source};
 use tandemfs_format::inode::Timestamp;
 use tandemfs_fs::{Error, Noted};
 use tandemfs_protocol::{
-    Crossed, EntryWriter, Handle, Listed, Operation, Outcome, Place, Space, Subject as Named, TEXT_BYTES_MAX, TRANSFER_BYTES_MAX, Text,
-    TimeToSet as TimeGiven, Unless, Whence, Why,
+    Crossed, EntryWriter, Handle, LENT_WINDOW_BYTES, LentRange, Listed, Operation, Outcome, Place, Space, Subject as Named, TEXT_BYTES_MAX,
+    TRANSFER_BYTES_MAX, Text, TimeToSet as TimeGiven, Unless, Whence, Why,
 };
 use tandemfs_ring::{Answer, Attributes as Shown, Range, Request, Seen, Ticket, Time};
 use tandemfs_vfs::{
@@ -25,6 +25,8 @@ use crate::mutant::{self, Mutant};
 
 /// `st_blksize`, as behind the mount.
 const BLOCK_BYTES: u32 = 4096;
+
+const _: () = assert!(LENT_WINDOW_BYTES == tandemfs_fs::LENT_BYTES);
 
 thread_local! {
     /// Bytes on their way between a client and the file system; a client may change its own at any time ([D1]).
@@ -69,7 +71,8 @@ pub(crate) fn is_for_the_pool(operation: &Operation<'_>) -> bool {
         | Operation::Allocate { .. }
         | Operation::FileSystemSpace { .. }
         | Operation::SyncFileSystem
-        | Operation::Descriptor { .. } => true,
+        | Operation::Descriptor { .. }
+        | Operation::Lend { .. } => true, // [LND3]
         _ => false,
     }
 }
@@ -214,7 +217,7 @@ impl Call<'_> {
 
     /// [KNW5]
     fn may_be_kept(&self, keeps: Keeps) -> bool {
-        let Keeps::Bytes(handle) = keeps else { return true };
+        let (Keeps::Bytes(handle) | Keeps::Places(handle)) = keeps else { return true };
         let Ok(file) = self.client.handles.get(handle) else { return false };
         let is_shared = self.vfs.leaves_pages(&file).is_err() && !mutant::on(Mutant::KernelPagesKept);
         file.flags() & libc::O_DIRECT == 0 && !is_shared
@@ -262,6 +265,7 @@ impl Call<'_> {
             }
             Operation::SetFlags { handle, flags } => self.vfs.set_flags(&process, &*self.file(handle)?, flags).map(done),
             Operation::Descriptor { handle } => descriptors::send(&self.client.sending, handle, &*self.file(handle)?).map(done),
+            Operation::Lend { handle, offset, into } => self.lend(handle, offset, into),
             Operation::FileSystemSpace { into } => self.space(into),
             Operation::SyncFileSystem => match self.vfs.file_system().is_read_only() {
                 true => Ok(Answer::default()),
@@ -428,6 +432,19 @@ impl Call<'_> {
             let done = self.vfs.read_at(&file, offset, &mut bytes[..length])?;
             self.put(into, &bytes[..done])
         })
+    }
+
+    fn lend(&self, handle: Handle, offset: i64, into: Range) -> Result<Answer> {
+        if !self.client.has_zone && !mutant::on(Mutant::LentWithoutZone) {
+            return Err(Errno::NOSYS.into()); // [LND2]
+        }
+        let extents = self.vfs.lend(&*self.file(handle)?, offset)?;
+        let ranges = extents.iter().map(|extent| LentRange {
+            file_offset: extent.file_offset,
+            zone_offset: extent.device_offset,
+            bytes: extent.bytes,
+        });
+        self.put(into, &LentRange::encode(ranges, transfer(into)?))
     }
 
     fn write(&self, process: &Process, handle: Handle, offset: i64, from: Range, flags: i32) -> Result<Answer> {

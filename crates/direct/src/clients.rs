@@ -27,6 +27,8 @@ pub(crate) struct Client {
     /// It has the version words.
     pub(crate) knows_versions: bool,
     pub(crate) sending: Sending,
+    /// It has got the memory zone for loads ([LND1]).
+    pub(crate) has_zone: bool,
     /// Bytes of its arena, which count until the last request of it is answered.
     pub(crate) arena_bytes: u64,
     /// [`Limits::lent_bytes_min`].
@@ -64,6 +66,7 @@ impl Client {
             arena,
             knows_versions: shared.versions.is_some(),
             sending,
+            has_zone: false,
             arena_bytes,
             lent_bytes_min: shared.limits.lent_bytes_min,
             process: Mutex::new(Arc::new(process)),
@@ -99,6 +102,7 @@ impl Client {
             user: self.identity.users[1],
             connected: self.since.elapsed(),
             open_files: self.handles.count(),
+            has_zone: self.has_zone,
             counts: Counts::default(),
         };
         (described, Arc::clone(&self.tally))

@@ -28,6 +28,13 @@
 //! [CRD4] A process whose files have a largest size (RLIMIT_FSIZE) is left to the kernel, which alone keeps it. The limit counts as one of its
 //!        credentials ([CRD1]).
 //!
+//! [LND1] The memory zone, with everything on the drive, is lent for loads where the mount says to whom (`direct=GROUP`): to root, to who
+//!        mounted, and to members of the group, if they ask for it. Each gets a description of its own that cannot be stored to ([LZ1] of the
+//!        device layer). It is asked once, at the greeting: a process that gives rights up keeps what it has got, as it keeps descriptors.
+//! [LND2] A client without the zone is not told where bytes lie, and its greeting does not name the operation.
+//! [LND3] What is lent is looked up and verified by the pool. Nobody waits for who loads ([LM1]–[LM5] of the file system), so there is nothing
+//!        to take back from a client that is stopped or killed, and nothing kept for it but its connection.
+//!
 //! *Architecture invariant:* names, blocks and permissions belong to `vfs` and `fs`; this crate knows clients and threads.
 
 #![forbid(unsafe_code)]

@@ -36,6 +36,10 @@ pub enum Mutant {
     KernelPagesKept,
     /// [KNW2]: who answers itself is not looked after.
     AnswerersNotLookedAfter,
+    /// [LND1]: whoever asks for the memory zone gets it.
+    ZoneForEverybody,
+    /// [LND2]: who has no zone is told where bytes lie.
+    LentWithoutZone,
     /// [DSC2]: descriptors can read and write, whatever the open file may.
     AccessNotKept,
 }

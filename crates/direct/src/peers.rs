@@ -136,6 +136,14 @@ fn has_size_limit(limits: &str) -> bool {
 }
 
 impl Identity {
+    /// Whether the memory zone may be lent to a process ([LND1]): all its user ids are root or who mounted, or it is in the group. A set-id
+    /// program of others is neither.
+    pub(crate) fn is_trusted(&self, owner: u32, group: u32) -> bool {
+        let is_owner = self.users.iter().all(|id| *id == 0 || *id == owner);
+        let is_member = self.groups.iter().all(|id| *id == group) || self.credentials.has_supplementary(group);
+        is_owner || is_member || on(Mutant::ZoneForEverybody)
+    }
+
     /// Why a process may not enter ([CRD2]); the sentence is for its user.
     pub(crate) fn refusal(&self, daemon: &Self, entrants: Entrants) -> Option<&'static str> {
         if self.user_namespace != daemon.user_namespace {
@@ -171,6 +179,33 @@ mod tests {
         assert_eq!(of_root.real.capabilities, Capabilities(3), "what a real root may ask for");
         for field in ["Uid", "Gid", "Groups", "CapEff", "CapPrm"] {
             assert_eq!(of_status(&STATUS.replace(field, "X")), None, "without {field}");
+        }
+    }
+
+    /// [LND1]
+    #[test]
+    fn trusted_are_root_the_owner_and_members_of_the_group() {
+        let of = |users: &str, groups: &str, supplementary: &str| {
+            let status = STATUS.replace("1\t2\t3\t4", users).replace("5\t6\t7\t8", groups).replace("24 4", supplementary);
+            of_status(&status).expect("a status").is_trusted(1000, 50)
+        };
+        for (users, groups, supplementary) in [
+            ("0\t0\t0\t0", "0\t0\t0\t0", "0"),
+            ("1000\t1000\t1000\t1000", "9\t9\t9\t9", ""),
+            ("1000\t0\t0\t0", "9\t9\t9\t9", ""),
+            ("7\t7\t7\t7", "50\t50\t50\t50", ""),
+            ("7\t7\t7\t7", "9\t9\t9\t9", "4 50"),
+        ] {
+            assert!(of(users, groups, supplementary), "{users} {groups} {supplementary}");
+        }
+        for (users, groups, supplementary) in [
+            ("7\t7\t7\t7", "9\t9\t9\t9", "4 51"),
+            ("7\t0\t0\t0", "9\t9\t9\t9", ""),          // a set-user-id program of root's
+            ("7\t1000\t1000\t1000", "9\t9\t9\t9", ""), // of the owner's
+            ("7\t7\t7\t7", "9\t50\t50\t50", ""),       // a set-group-id program
+            ("0\t7\t0\t7", "9\t9\t9\t9", ""),          // root for somebody else
+        ] {
+            assert!(!of(users, groups, supplementary), "{users} {groups} {supplementary}");
         }
     }
 

@@ -17,9 +17,10 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, recvmsg, sendmsg, socket_with,
 };
+use tandemfs_device::LentZone;
 use tandemfs_format::InodeNumber;
 use tandemfs_protocol::{
-    GREETING_BYTES, Hello, HelloError, Number, Reception as Greeting, Refusal, TRANSFER_BYTES_MAX, VERSION, Welcome, socket,
+    GREETING_BYTES, Hello, HelloError, Number, Reception as Greeting, Refusal, TRANSFER_BYTES_MAX, VERSION, Welcome, ZonePlace, socket,
 };
 use tandemfs_ring::{Arena, Doorbell, Lifeline, PAGE_BYTES, Sizes, VERSION_WORDS};
 
@@ -233,8 +234,12 @@ impl Reception {
             Some(opener) => Some((Arc::clone(opener), socket.try_clone().map_err(failed)?)),
             None => None,
         };
-        let operations = if sending.is_some() { Number::all_bits() } else { Number::all_bits() & !Number::Descriptor.bit() };
-        let client = Arc::new(Client::new((peer, identity), sending, (Arc::clone(&arena), sizes.data_bytes), mount_points, &self.shared));
+        let zone = self.zone_for(hello, &identity);
+        let served = |number: Number, is_served: bool| if is_served { 0 } else { number.bit() };
+        let operations = Number::all_bits() & !served(Number::Descriptor, sending.is_some()) & !served(Number::Lend, zone.is_some());
+        let mut client = Client::new((peer, identity), sending, (Arc::clone(&arena), sizes.data_bytes), mount_points, &self.shared);
+        client.has_zone = zone.is_some();
+        let client = Arc::new(client);
         // The client asks nothing before it has its arena, so it is known when its first request comes.
         let id = self.shared.control.add(Arc::clone(&arena), lifelines);
         self.shared.clients.lock().insert(id, client);
@@ -244,15 +249,27 @@ impl Reception {
             operations,
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             version_words: if self.shared.versions.is_some() { VERSION_WORDS } else { 0 },
+            zone: zone.as_ref().map(|zone| ZonePlace { start: zone.start(), bytes: zone.length() }),
         };
         let descriptors = arena.descriptors();
         let versions = self.shared.versions.as_ref().map(|versions| versions.file());
         let always = [descriptors.arena, descriptors.words];
-        let sent: Vec<BorrowedFd<'_>> = always.into_iter().chain(descriptors.bell).chain(versions).collect();
+        let sent: Vec<BorrowedFd<'_>> =
+            always.into_iter().chain(descriptors.bell).chain(versions).chain(zone.as_ref().map(LentZone::descriptor)).collect();
         if send(socket.as_fd(), &Greeting::Welcome(welcome), &sent).is_err() {
             self.shared.control.remove(id);
         }
         Ok(())
+    }
+
+    /// The memory zone, for who wants it and is trusted with it ([LND1]). Without version words nobody could load from it.
+    fn zone_for(&self, hello: &Hello, identity: &Identity) -> Option<LentZone> {
+        let group = self.shared.limits.lends_to.filter(|_| hello.wants_zone && self.shared.versions.is_some())?;
+        if !identity.is_trusted(self.shared.mount.user, group) {
+            return None;
+        }
+        let opened = self.shared.vfs.file_system().drive().lent_zone()?;
+        opened.inspect_err(|error| tracing::warn!("the memory zone cannot be lent, so its bytes are read by requests: {error}")).ok()
     }
 
     /// What a newcomer gets. A process has one connection: the old one of this process ends.
@@ -312,7 +329,7 @@ fn of_version(found: u32) -> Refusal {
 }
 
 fn send(socket: BorrowedFd<'_>, greeting: &Greeting, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(descriptors));

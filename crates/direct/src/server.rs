@@ -70,6 +70,8 @@ pub struct Limits {
     pub threads: usize,
     /// How long the server looks for work before it sleeps.
     pub spin: Duration,
+    /// Whom the memory zone is lent to ([LND1]): root, who mounted, and the members of this group. None: nobody.
+    pub lends_to: Option<u32>,
 }
 
 impl Default for Limits {
@@ -84,6 +86,7 @@ impl Default for Limits {
             lent_bytes_min: 128 << 10, // mostly data logs and the ends of blocks below, which are copied in any case
             threads: (2 * cpus).clamp(4, 32),
             spin: Duration::from_micros(50),
+            lends_to: None,
         }
     }
 }

@@ -127,6 +127,8 @@ pub struct ClientStatistics {
     pub connected: Duration,
     /// Files that it has open by the door.
     pub open_files: usize,
+    /// It has the memory zone, for loads by itself.
+    pub has_zone: bool,
     /// What it has had done.
     pub counts: Counts,
 }

@@ -1,7 +1,10 @@
 //! Any request, answer, listing and greeting to the decoders of the direct door's messages. What is decoded must survive its own bytes, and
 //! what is listed must lie in the listing.
 
-use tandemfs_protocol::{EntryWriter, GREETING_BYTES, Hello, Listed, Listing, Malformed, Number, Operation, Outcome, Reception, Space};
+use tandemfs_protocol::{
+    EntryWriter, GREETING_BYTES, Hello, LENT_WINDOW_BYTES, LentRange, Listed, Listing, Malformed, Number, Operation, Outcome, Reception,
+    Space, ZonePlace,
+};
 use tandemfs_ring::{Answer, NAME_BYTES_MAX, Names, Range, Request};
 
 use crate::Input;
@@ -78,10 +81,40 @@ fn check_greetings(bytes: &[u8]) {
     let _another_length = Space::decode(bytes);
 }
 
+/// Ranges that a client takes lie in the window and in the zone, in order.
+fn check_lent(bytes: &[u8], window: u64, zone_bytes: u64) {
+    let Ok(ranges) = LentRange::decode(bytes, window, zone_bytes) else { return };
+    let mut behind = window;
+    for range in &ranges {
+        assert!(range.file_offset >= behind && range.bytes > 0, "{range:?} begins before {behind}");
+        behind = range.file_offset + range.bytes;
+        assert!(range.zone_offset <= zone_bytes && range.bytes <= zone_bytes - range.zone_offset, "{range:?} outside of {zone_bytes}");
+    }
+    assert!(behind - window <= LENT_WINDOW_BYTES, "{ranges:?} is more than a window");
+    assert!(LentRange::encode(ranges, bytes.len()) == bytes, "other bytes");
+}
+
+/// Ranges, most of them plausible.
+fn lent(input: &mut Input<'_>, window: u64) -> Vec<u8> {
+    let mut at = window;
+    let ranges = (0..input.below(5)).map(|_| {
+        let bytes = if input.one_in(4) { input.border(8) } else { 1 + input.below(1 << 18) as u64 };
+        let file_offset = if input.one_in(8) { input.border(8) } else { at };
+        at = at.wrapping_add(bytes);
+        LentRange { file_offset, zone_offset: input.border(4), bytes }
+    });
+    let mut bytes = LentRange::encode(ranges.collect::<Vec<_>>(), LISTING_BYTES_MAX);
+    if input.one_in(8) {
+        let length = input.below(bytes.len() + 1);
+        bytes.truncate(length);
+    }
+    bytes
+}
+
 /// A greeting that is nearly one.
 fn greeting(input: &mut Input<'_>) -> Vec<u8> {
     let mut bytes = match input.below(4) {
-        0 => Hello::new(input.border(4) as u32, input.border(8)).encode().to_vec(),
+        0 => Hello::new(input.border(4) as u32, input.border(8)).wanting_zone(input.one_in(2)).encode().to_vec(),
         1 => input.take(GREETING_BYTES).to_vec(),
         2 => Reception::Refusal(tandemfs_protocol::Refusal::new(13, "a sentence")).encode().to_vec(),
         _ => Reception::Welcome(tandemfs_protocol::Welcome {
@@ -90,6 +123,7 @@ fn greeting(input: &mut Input<'_>) -> Vec<u8> {
             operations: 1,
             transfer_bytes_max: 1,
             version_words: 0,
+            zone: input.one_in(2).then(|| ZonePlace { start: input.border(8), bytes: input.border(8) }).filter(|zone| zone.bytes > 0),
         })
         .encode()
         .to_vec(),
@@ -127,12 +161,17 @@ fn listing(input: &mut Input<'_>) -> Vec<u8> {
 
 pub(crate) fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
-    match input.below(4) {
+    match input.below(5) {
         0 => check_greetings(&greeting(&mut input)),
         1 => {
             let bytes = listing(&mut input);
             let listed: Vec<Listed<'_>> = Listing::new(&bytes).map_while(Result::ok).collect();
             check_listing(&bytes, &listed);
+        }
+        3 => {
+            let window = if input.one_in(8) { input.border(8) } else { input.below(9) as u64 * LENT_WINDOW_BYTES };
+            let bytes = lent(&mut input, window);
+            check_lent(&bytes, window, input.border(4));
         }
         2 => {
             let answer = Answer { error: input.border(4) as u32, value: input.border(8), ..Answer::default() };

@@ -162,6 +162,7 @@ impl<'a> Operation<'a> {
             }
             Number::SetFlags => Self::SetFlags { handle, flags: from.flags() },
             Number::Descriptor => Self::Descriptor { handle },
+            Number::Lend => Self::Lend { handle, offset, into: buffer },
             other => unreachable!("{other:?} is no operation on an open file"),
         })
     }

@@ -175,6 +175,11 @@ impl Operation<'_> {
                 to.request.flags = flags.cast_unsigned();
                 to.buffer(0, from);
             }
+            Self::Lend { handle, offset, into } => {
+                to.file(handle);
+                to.request.offset = offset.cast_unsigned();
+                to.buffer(0, into);
+            }
             Self::ReadDirectory { handle, cookie, into } => {
                 to.file(handle);
                 to.request.offset = cookie;

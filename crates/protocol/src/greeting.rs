@@ -1,12 +1,12 @@
 //! The greeting on the socket (SOCK_SEQPACKET): one message each way. With a welcome come the descriptors of the arena, of the word file, if the
-//! doorbell is one, of an eventfd, and if the daemon publishes versions, of their words, in this order. The socket then says nothing more: its hang-up is the end of the connection.
+//! doorbell is one, of an eventfd, if the daemon publishes versions, of their words, and if the client is trusted, of the memory zone for loads, in this order. The socket then says nothing more: its hang-up is the end of the connection.
 //!
 //! With the hello comes one descriptor, too: the root directory of the mount, opened with O_PATH. It shows that this process can reach the mount.
 //!
-//! Hello, 64 bytes: 0 magic `TFSHELLO` (8), 8 version (4), 12 slots (4), 16 bytes of the data area (8), zeros.
+//! Hello, 64 bytes: 0 magic `TFSHELLO` (8), 8 version (4), 12 slots (4), 16 bytes of the data area (8), 24 whether it wants the memory zone (4), zeros.
 //!
 //! Reception, 256 bytes: 0 magic `TFSDOOR\0` (8), 8 version (4), 12 kind (4): 1 welcome, 2 refusal; 16 operations (8), 24 bytes of the data area (8),
-//! 32 slots (4), 36 most bytes of a transfer (4), 40 number of version words of a welcome (4), or errno of a refusal (4), 44 length of its sentence (4), 48 the sentence (208).
+//! 32 slots (4), 36 most bytes of a transfer (4), 40 number of version words of a welcome (4), or errno of a refusal (4), 44 length of its sentence (4), 48 the sentence (208). Of a welcome with a memory zone 48 where it begins in its file (8), 56 its bytes (8), 0 for none.
 
 use crate::VERSION;
 
@@ -44,6 +44,17 @@ pub struct Hello {
     pub slots: u32,
     /// Bytes of a data area that it wants.
     pub data_bytes: u64,
+    /// Whether it wants the memory zone, if it is trusted: who loads nothing gets no descriptor of the drive.
+    pub wants_zone: bool,
+}
+
+/// The memory zone that comes with a welcome, in a descriptor of the client's own that can only be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ZonePlace {
+    /// Where it begins in the file, in bytes.
+    pub start: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
 }
 
 /// A client is served.
@@ -59,6 +70,8 @@ pub struct Welcome {
     pub transfer_bytes_max: u32,
     /// Version words, whose file comes with the welcome; 0 for none.
     pub version_words: u32,
+    /// The memory zone, whose descriptor comes with the welcome.
+    pub zone: Option<ZonePlace>,
 }
 
 /// A client is not served.
@@ -96,7 +109,12 @@ fn long(bytes: &[u8], at: usize) -> Option<u64> {
 impl Hello {
     /// For this version.
     pub fn new(slots: u32, data_bytes: u64) -> Self {
-        Self { version: VERSION, slots, data_bytes }
+        Self { version: VERSION, slots, data_bytes, wants_zone: false }
+    }
+
+    /// With the wish for the memory zone.
+    pub fn wanting_zone(self, wants_zone: bool) -> Self {
+        Self { wants_zone, ..self }
     }
 
     /// As bytes.
@@ -106,6 +124,7 @@ impl Hello {
         put(&mut bytes, 8, &self.version.to_le_bytes());
         put(&mut bytes, 12, &self.slots.to_le_bytes());
         put(&mut bytes, 16, &self.data_bytes.to_le_bytes());
+        put(&mut bytes, 24, &u32::from(self.wants_zone).to_le_bytes());
         bytes
     }
 
@@ -122,9 +141,9 @@ impl Hello {
         if version != VERSION {
             return Err(HelloError::Version { found: version });
         }
-        let rest = (bytes.len() == HELLO_BYTES).then(|| Some((short(bytes, 12)?, long(bytes, 16)?))).flatten();
-        let (slots, data_bytes) = rest.ok_or(HelloError::Unknown)?;
-        Ok(Self { version, slots, data_bytes })
+        let rest = (bytes.len() == HELLO_BYTES).then(|| Some((short(bytes, 12)?, long(bytes, 16)?, short(bytes, 24)?))).flatten();
+        let (slots, data_bytes, wants_zone) = rest.filter(|(_, _, wants)| *wants <= 1).ok_or(HelloError::Unknown)?;
+        Ok(Self { version, slots, data_bytes, wants_zone: wants_zone == 1 })
     }
 }
 
@@ -149,6 +168,9 @@ impl Reception {
                 put(&mut bytes, 32, &welcome.slots.to_le_bytes());
                 put(&mut bytes, 36, &welcome.transfer_bytes_max.to_le_bytes());
                 put(&mut bytes, 40, &welcome.version_words.to_le_bytes());
+                let zone = welcome.zone.unwrap_or(ZonePlace { start: 0, bytes: 0 });
+                put(&mut bytes, 48, &zone.start.to_le_bytes());
+                put(&mut bytes, 56, &zone.bytes.to_le_bytes());
             }
             Self::Refusal(refusal) => {
                 let sentence = refusal.sentence.as_bytes();
@@ -180,7 +202,9 @@ impl Reception {
             (RECEPTION_MAGIC, _) if version != VERSION => Err(HelloError::Version { found: version }),
             (RECEPTION_MAGIC, WELCOME) => {
                 let (slots, transfer_bytes_max, version_words) = (short(32), short(36), short(40));
-                Ok(Self::Welcome(Welcome { slots, data_bytes: long(24), operations: long(16), transfer_bytes_max, version_words }))
+                let zone = Some(ZonePlace { start: long(48), bytes: long(56) }).filter(|zone| zone.bytes > 0);
+                let (data_bytes, operations) = (long(24), long(16));
+                Ok(Self::Welcome(Welcome { slots, data_bytes, operations, transfer_bytes_max, version_words, zone }))
             }
             _ => Err(HelloError::Unknown),
         }

@@ -4,7 +4,8 @@
 //! * [`Operation`]: a request, typed. [`Operation::decode`] works on the private copy that the ring has made, never on shared memory.
 //! * [`Outcome`]: an answer, typed.
 //! * [`Hello`] and [`Reception`]: the first message each way. Everything else goes by the ring.
-//! * [`Listing`] and [`EntryWriter`]: entries of a directory in a data area. [`Space`]: what statfs(2) shows.
+//! * [`Listing`] and [`EntryWriter`]: entries of a directory in a data area. [`Space`]: what statfs(2) shows. [`LentRange`]: where bytes
+//!   of a file can be loaded.
 //! * [`socket`]: where the socket of a mount is.
 //!
 //! [MSG1] Decoding is total: any request gives an operation or [`Malformed`], without a loop or an allocation that depends on its contents.
@@ -27,6 +28,7 @@ mod answer;
 mod decode;
 mod encode;
 mod greeting;
+mod lent;
 mod listing;
 mod number;
 mod operation;
@@ -35,7 +37,8 @@ mod space;
 mod text;
 
 pub use answer::{Crossed, Outcome, Why};
-pub use greeting::{GREETING_BYTES, Hello, HelloError, Reception, Refusal, Welcome};
+pub use greeting::{GREETING_BYTES, Hello, HelloError, Reception, Refusal, Welcome, ZonePlace};
+pub use lent::{LENT_RANGE_BYTES, LENT_RANGES_MAX, LENT_WINDOW_BYTES, LentRange};
 pub use listing::{EntryWriter, Listed, Listing};
 pub use number::Number;
 pub use operation::{Handle, Offset, Operation, Place, Subject, TimeToSet, Unless, Whence};
@@ -43,7 +46,7 @@ pub use space::{SPACE_BYTES, Space};
 pub use text::{TEXT_BYTES_MAX, Text};
 
 /// The version of the messages, together with the ring's layout.
-pub const VERSION: u32 = tandemfs_ring::VERSION << 16 | 2;
+pub const VERSION: u32 = tandemfs_ring::VERSION << 16 | 3;
 /// Most bytes that one request reads or writes; a client splits more.
 pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;
 /// Most bytes of a read that a client keeps.

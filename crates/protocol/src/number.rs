@@ -89,6 +89,8 @@ numbers! {
     SetFlags = 31,
     /// An open file as a descriptor of the mount, which comes by the socket.
     Descriptor = 32,
+    /// Where bytes of an open file lie in the memory zone, for loads.
+    Lend = 33,
 }
 
 impl Number {

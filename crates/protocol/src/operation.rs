@@ -258,6 +258,15 @@ pub enum Operation<'a> {
     Descriptor {
         handle: Handle,
     },
+    /// Where the window of [`crate::LENT_WINDOW_BYTES`] that has this offset lies in the memory zone, of a file that is open for reading. Returns
+    /// the number of bytes of [`crate::LentRange`]s, in order; what is left out is read by requests. The ranges mean something while the
+    /// version words that come with the answer are as they were ([`tandemfs_ring::Client::load_while_so`]). Only where the greeting names
+    /// this operation, which is where it came with the memory zone.
+    Lend {
+        handle: Handle,
+        offset: Offset,
+        into: Range,
+    },
 }
 
 impl Operation<'_> {
@@ -296,6 +305,7 @@ impl Operation<'_> {
             Self::SyncFileSystem => Number::SyncFileSystem,
             Self::SetFlags { .. } => Number::SetFlags,
             Self::Descriptor { .. } => Number::Descriptor,
+            Self::Lend { .. } => Number::Lend,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tandemfs_protocol::{
     Crossed, EntryWriter, GREETING_BYTES, Handle, Hello, HelloError, Listed, Listing, Malformed, Number, Operation, Outcome, Place,
-    Reception, Refusal, Space, Subject, TEXT_BYTES_MAX, Text, TimeToSet, Unless, VERSION, Welcome, Whence, Why, socket,
+    Reception, Refusal, Space, Subject, TEXT_BYTES_MAX, Text, TimeToSet, Unless, VERSION, Welcome, Whence, Why, ZonePlace, socket,
 };
 use tandemfs_ring::{Answer, Attributes, Range, Request};
 
@@ -63,6 +63,7 @@ fn operations() -> Vec<Operation<'static>> {
         Operation::SyncFileSystem,
         Operation::SetFlags { handle: handle(3), flags: 0o2000 },
         Operation::Descriptor { handle: handle(4) },
+        Operation::Lend { handle: handle(4), offset: -9, into: RANGE },
     ]
 }
 
@@ -106,7 +107,7 @@ fn texts_that_do_not_fit_are_refused() {
 #[test]
 fn what_no_program_sends_is_refused() {
     assert_eq!(Operation::decode(&Request::new(0)), Err(Malformed::Operation(0)));
-    assert_eq!(Operation::decode(&Request::new(33)), Err(Malformed::Operation(33)));
+    assert_eq!(Operation::decode(&Request::new(34)), Err(Malformed::Operation(34)));
     let changed = |operation: Operation<'_>, change: fn(&mut Request)| {
         let mut request = operation.encode().expect("it fits");
         change(&mut request);
@@ -128,6 +129,7 @@ fn what_no_program_sends_is_refused() {
         (copy, |request| request.node = 0),
         (read, |request| request.arguments[1] = 4),
         (Operation::Sync { handle: handle(1), data_only: false }, |request| request.flags = 2),
+        (Operation::Lend { handle: handle(1), offset: 0, into: RANGE }, |request| request.handle = 0),
         (Operation::Seek { handle: handle(1), offset: 0, whence: Whence::Data }, |request| request.flags = 2),
     ] {
         assert_eq!(changed(operation, |_| {}), Ok(operation.number()));
@@ -188,7 +190,12 @@ fn space_survives_its_bytes() {
 #[test]
 fn greetings_survive_their_bytes_and_versions_differ_with_a_sentence() {
     let hello = Hello::new(8, 1 << 20);
-    assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+    for hello in [hello, hello.wanting_zone(true)] {
+        assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+    }
+    let mut wants_what = hello.encode();
+    wants_what[24] = 2;
+    assert_eq!(Hello::decode(&wants_what), Err(HelloError::Unknown));
     let other = Hello { version: VERSION + 1, ..hello };
     let error = Hello::decode(&other.encode()[..12]).expect_err("another version, of which only the head is known");
     assert_eq!(error, HelloError::Version { found: VERSION + 1 });
@@ -196,16 +203,19 @@ fn greetings_survive_their_bytes_and_versions_differ_with_a_sentence() {
     for bytes in [&hello.encode()[..63], &hello.encode()[..11], &[0; 64], b""] {
         assert_eq!(Hello::decode(bytes), Err(HelloError::Unknown));
     }
-    let welcome = Reception::Welcome(Welcome {
+    let without = Welcome {
         slots: 8,
         data_bytes: 1 << 20,
         operations: Number::all_bits(),
         transfer_bytes_max: 1 << 20,
         version_words: 7,
-    });
+        zone: None,
+    };
+    let welcome = Reception::Welcome(without);
+    let with_zone = Reception::Welcome(Welcome { zone: Some(ZonePlace { start: 4096, bytes: u64::MAX }), ..without });
     let sentence = "ä".repeat(200);
     let refusal = |version, sentence: &str| Reception::Refusal(Refusal { version, errno: 13, sentence: sentence.into() });
-    for reception in [welcome.clone(), refusal(VERSION, "go away"), refusal(VERSION + 7, "")] {
+    for reception in [welcome.clone(), with_zone, refusal(VERSION, "go away"), refusal(VERSION + 7, "")] {
         assert_eq!(Reception::decode(&reception.encode()), Ok(reception));
     }
     assert_eq!(Reception::decode(&refusal(1, &sentence).encode()), Ok(refusal(1, &sentence[..208])), "cut between characters");

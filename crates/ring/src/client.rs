@@ -142,6 +142,18 @@ impl Client {
         inner.versions.get().is_some_and(|versions| inner.may_answer_itself() && versions.agree(seen))
     }
 
+    /// Loads memory that is what was said while an answer is right; none if it is not any more, whatever was loaded ([VER9] of
+    /// `versions.rs`).
+    #[inline]
+    pub fn load_while_so<T>(&self, seen: &Seen, load: impl FnOnce() -> Option<T>) -> Option<T> {
+        if !self.is_still_so(seen) {
+            return None;
+        }
+        let loaded = load()?;
+        sync::loads_fence();
+        (mutant::on(Mutant::LooksOnce) || self.is_still_so(seen)).then_some(loaded)
+    }
+
     /// A slot for a thread; none if all are in use.
     pub fn slot(&self) -> Option<Slot> {
         self.reclaim();

@@ -224,6 +224,9 @@ pub(crate) fn fence() {
     with(Machine::drain);
 }
 
+/// Loads are in order here.
+pub(crate) fn loads_fence() {}
+
 pub(crate) fn bytes() {
     fence();
 }

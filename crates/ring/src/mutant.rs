@@ -46,6 +46,8 @@ pub enum Mutant {
     SleepsBeforeLeaving,
     /// [VER2]: a word is loaded and stored, so one of two raises may be lost.
     RaisedInTwoSteps,
+    /// [VER9]: who has loaded does not look again.
+    LooksOnce,
     /// [TRU2]: a range beyond the data area is accepted.
     RangeUnchecked,
     /// [TRU2]: lengths of names are not checked.

@@ -80,6 +80,12 @@ mod plain {
         atomic_fence(Ordering::SeqCst);
     }
 
+    /// Earlier loads are done before later ones.
+    #[inline]
+    pub(crate) fn loads_fence() {
+        atomic_fence(Ordering::Acquire);
+    }
+
     /// Bytes are about to be copied.
     #[inline]
     pub(crate) fn bytes() {}

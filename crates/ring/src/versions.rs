@@ -20,6 +20,9 @@
 //!       least every 10 ms it asks the kernel whether the daemon has hung up. Until then nobody changes anything, for the daemon is gone.
 //! [VER8] A client that answers by itself says so in its arena after each look that the daemon takes at its credentials; so it is looked at
 //!       like one that asks. A client that does not say so knows no more than what it was told.
+//! [VER9] Who loads memory of others that words stand for compares before and after ([`Client::load_while_so`](crate::Client::load_while_so)): whoever changes that memory raises the word
+//!       before his first store, so a load that has met one of his stores is followed by a comparison that fails. The second comparison stays
+//!       behind the loads by a fence.
 //!
 //! Word file of versions: 0 magic (8), 8 version (4), 12 number of words (4); from 4096 on the words, 8 bytes each.
 

@@ -319,6 +319,55 @@ fn versions(random: &mut Random) -> Result<(), String> {
     changers.into_iter().chain(clients).try_for_each(|thread| thread.join().map_err(|_| "a thread".into()))
 }
 
+/// Bytes that a thread changes behind its raise, and two clients load: what they take is whole, and no older than what was acknowledged.
+fn loads(random: &mut Random) -> Result<(), String> {
+    const WORDS: usize = 3;
+    tandemfs_ring::begin();
+    let words = VersionWords::new().map_err(|error| error.to_string())?;
+    let bytes: Arc<[shuttle::sync::atomic::AtomicU64; WORDS]> = Arc::default();
+    let state: Arc<shuttle::sync::Mutex<()>> = Arc::default();
+    let acknowledged: Arc<shuttle::sync::atomic::AtomicU64> = Arc::default();
+    let count = 1 + random.below(3);
+    let changer = {
+        let (words, bytes, state, acknowledged) = (Arc::clone(&words), Arc::clone(&bytes), Arc::clone(&state), Arc::clone(&acknowledged));
+        thread::spawn(move || {
+            for value in 1..=count {
+                let alone = state.lock().expect("not poisoned");
+                words.raise(7);
+                bytes.iter().for_each(|word| word.store(value, SeqCst));
+                drop(alone);
+                acknowledged.store(value, SeqCst);
+            }
+            tandemfs_ring::finish();
+        })
+    };
+    let clients = [0, 1].map(|_| {
+        let (words, bytes, state, acknowledged) = (Arc::clone(&words), Arc::clone(&bytes), Arc::clone(&state), Arc::clone(&acknowledged));
+        thread::spawn(move || {
+            let arena = Arena::new(Sizes { slots: 1, data_bytes: 4096 }, Doorbell::Futex).expect("made");
+            let client = Client::beside(&arena).expect("mapped");
+            client.set_versions(words.beside());
+            let lent = || {
+                let _alone = state.lock().expect("not poisoned");
+                Seen::of([words.current(7)])
+            };
+            let mut seen = lent();
+            for _ in 0..4 {
+                let least = acknowledged.load(SeqCst);
+                match client.load_while_so(&seen, || Some(bytes.each_ref().map(|word| word.load(SeqCst)))) {
+                    Some(loaded) => {
+                        assert!(loaded == [loaded[0]; WORDS], "{loaded:?} is of several changes");
+                        assert!(loaded[0] >= least, "{} was loaded behind {least}", loaded[0]);
+                    }
+                    None => seen = lent(),
+                }
+            }
+            tandemfs_ring::finish();
+        })
+    });
+    clients.into_iter().chain([changer]).try_for_each(|thread| thread.join().map_err(|_| "a thread".into()))
+}
+
 /// A wrong order of the scene itself: 1 a word is raised when the change can be seen already ([VER3]), 2 it is loaded when the thing may have
 /// changed since it was read ([VER4]).
 static BEHIND_LOCK: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
@@ -349,8 +398,15 @@ fn explored(name: &str, scene: Scene, schedules: u64) -> Result<Explored, String
 #[test]
 fn no_schedule_breaks_a_protocol() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let scenes: [(&str, Scene); 6] =
-        [("calls", calls), ("pooled", pooled), ("leaving", leaving), ("ending", ending), ("versions", versions), ("handed on", handed_on)];
+    let scenes: [(&str, Scene); 7] = [
+        ("calls", calls),
+        ("pooled", pooled),
+        ("leaving", leaving),
+        ("ending", ending),
+        ("versions", versions),
+        ("loads", loads),
+        ("handed on", handed_on),
+    ];
     for (name, scene) in scenes {
         match explored(name, scene, rounds_or(1500)) {
             Ok(explored) => println!("{name}: {explored:?}"),
@@ -362,7 +418,7 @@ fn no_schedule_breaks_a_protocol() {
 #[test]
 fn every_wrong_order_is_caught() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let bugs: [(Mutant, Scene); 18] = [
+    let bugs: [(Mutant, Scene); 19] = [
         (Mutant::TurnBeforeHead, calls),
         (Mutant::HeadBeforeTurn, calls),
         (Mutant::AnswerAfterTurn, calls),
@@ -379,6 +435,7 @@ fn every_wrong_order_is_caught() {
         (Mutant::BellReadAfterScan, calls),
         (Mutant::ScanLeftOut, calls),
         (Mutant::RaisedInTwoSteps, versions),
+        (Mutant::LooksOnce, loads),
         (Mutant::CollectedLeftBehind, handed_on),
         (Mutant::SleepsBeforeLeaving, handed_on),
     ];

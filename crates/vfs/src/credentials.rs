@@ -76,6 +76,11 @@ impl Credentials {
         self.gid == group || self.groups.binary_search(&group).is_ok()
     }
 
+    /// Whether a group is a supplementary one, which no set-group-id program gives.
+    pub fn has_supplementary(&self, group: u32) -> bool {
+        self.groups.binary_search(&group).is_ok()
+    }
+
     /// Whether the user has a capability.
     pub fn has(&self, capability: Capability) -> bool {
         self.capabilities.has(capability)

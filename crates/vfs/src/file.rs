@@ -8,7 +8,7 @@ use tandemfs_device::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use tandemfs_device::{Sink, Source};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{Attributes, DirectoryEntry, FileSystem, ReadOptions, SeekTo, WriteOptions, leaves_to_others, may_wait};
+use tandemfs_fs::{Attributes, DirectoryEntry, FileSystem, LentExtent, ReadOptions, SeekTo, WriteOptions, leaves_to_others, may_wait};
 
 use crate::credentials::{Credentials, Process};
 use crate::mutant::{self, Mutant, Point, on};
@@ -201,6 +201,23 @@ impl Vfs {
         }
         self.settle(file.inode)?; // [KV6]
         Ok(self.fs.read_into(file.inode, offset, into.part(0..length), ReadOptions::default())?)
+    }
+
+    /// Where the window of an open file that has this offset lies in the memory zone ([`FileSystem::lend`]), for who loads it there instead of
+    /// reading it. What the mount's kernel has stored is settled first, as before a read; who keeps the answer asks afterwards whether the kernel has
+    /// pages of the file.
+    ///
+    /// # Errors
+    /// `EBADF` if it is not open for reading; `EINVAL` for a negative offset and for what is no regular file; `EOPNOTSUPP` on a drive that
+    /// lends nothing; errors of the device.
+    pub fn lend(&self, file: &OpenFile, offset: i64) -> Result<Vec<LentExtent>> {
+        file.must_read()?;
+        let offset = offset_of(offset)?;
+        if file.kind != file_type::REGULAR {
+            return Err(Errno::INVAL.into());
+        }
+        self.settle(file.inode)?; // [KV6]
+        Ok(self.fs.lend(file.inode, offset)?)
     }
 
     /// Writes at the file's offset, or its end with O_APPEND, and moves the offset.
