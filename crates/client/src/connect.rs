@@ -14,6 +14,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     SocketAddrUnix, SocketFlags, SocketType,
 };
+use tandemfs_device::{LentZone, Mapping};
 use tandemfs_protocol::{GREETING_BYTES, Hello, Reception, VERSION, Welcome, socket};
 use tandemfs_ring::{Client, Versions};
 
@@ -22,8 +23,8 @@ use crate::mountinfo::{Mounted, mounted};
 
 /// How long a daemon may take for its greeting.
 const GREETING_WAIT: Duration = Duration::from_secs(5);
-/// Descriptors of a welcome: arena, word file, perhaps an eventfd and version words.
-const DESCRIPTORS_MAX: usize = 4;
+/// Descriptors of a welcome: arena, word file, perhaps an eventfd, version words and the memory zone.
+const DESCRIPTORS_MAX: usize = 5;
 
 /// The socket of the daemon of a mount, connected, and where it is.
 pub(crate) fn find(directory: &Path, mount: &Mounted) -> Result<(OwnedFd, PathBuf), ConnectError> {
@@ -124,8 +125,16 @@ fn moved_up(descriptor: OwnedFd, least: u32) -> OwnedFd {
     }
 }
 
+/// What a daemon has sent.
+pub(crate) struct Greeted {
+    pub(crate) client: Client,
+    pub(crate) welcome: Welcome,
+    /// The memory zone, mapped for loads, where the daemon lends it.
+    pub(crate) zone: Option<Mapping>,
+}
+
 /// Greets the daemon at the other end of a socket and maps what it sends. Descriptors that are kept have numbers from `least` on.
-pub(crate) fn greet(socket: OwnedFd, root: BorrowedFd<'_>, hello: Hello, least: u32) -> Result<(Client, Welcome), ConnectError> {
+pub(crate) fn greet(socket: OwnedFd, root: BorrowedFd<'_>, hello: Hello, least: u32) -> Result<Greeted, ConnectError> {
     let socket = moved_up(socket, least);
     set_timeouts(&socket)?;
     send_hello(&socket, root, hello)?;
@@ -148,6 +157,9 @@ pub(crate) fn greet(socket: OwnedFd, root: BorrowedFd<'_>, hello: Hello, least: 
         Reception::Refusal(refusal) if refusal.version != VERSION => return Err(ConnectError::Version { found: refusal.version }),
         Reception::Refusal(refusal) => return Err(ConnectError::Refused { errno: refusal.errno, sentence: refusal.sentence }),
     };
+    let zone = welcome.zone.and_then(|place| Some(LentZone::received(descriptors.pop()?, place.start, place.bytes)));
+    // Without it everything is asked for. Its descriptor is closed here: a map is all that is kept of the drive.
+    let zone = zone.filter(|_| hello.wants_zone).and_then(|zone| zone.map().ok());
     let versions = if welcome.version_words > 0 { descriptors.pop() } else { None };
     let mut descriptors = descriptors.into_iter();
     let (Some(arena), Some(words), bell) = (descriptors.next(), descriptors.next(), descriptors.next()) else {
@@ -158,5 +170,5 @@ pub(crate) fn greet(socket: OwnedFd, root: BorrowedFd<'_>, hello: Hello, least: 
     if let Some(versions) = versions {
         client.set_versions(Versions::map(versions.as_fd())?);
     }
-    Ok((client, welcome))
+    Ok(Greeted { client, welcome, zone })
 }

@@ -5,17 +5,23 @@ use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
-use tandemfs_protocol::{Handle, Number, Operation, Outcome, TEXT_BYTES_MAX, TRANSFER_BYTES_MAX, Text, Welcome};
+use tandemfs_protocol::{
+    Handle, LENT_RANGE_BYTES, LENT_RANGES_MAX, LENT_WINDOW_BYTES, LentRange, Number, Operation, Outcome, TEXT_BYTES_MAX,
+    TRANSFER_BYTES_MAX, Text,
+};
 use tandemfs_ring::{Answer, Attributes, Buffer, Client, NAME_BYTES_MAX, SLOTS_MAX, Seen, Slot};
 
 use crate::area::{Piece, Waiting};
 use crate::bytes::KnownBytes;
-use crate::connect::received_descriptor;
+use crate::connect::{Greeted, received_descriptor};
 use crate::known::{Known, Question, Told};
+use crate::lent::Lent;
 use crate::{Error, Options, Result};
 
 /// Most shared memory that a slot keeps between calls, for texts and small data.
 const KEPT_BYTES_MAX: u64 = 16 << 10;
+/// Bytes of a look-up's answer.
+const LOOKED_UP_BYTES: u32 = (LENT_RANGES_MAX * LENT_RANGE_BYTES) as u32;
 /// Parts of a buffer begin at its multiples.
 const ALIGNMENT: u32 = 64;
 
@@ -48,16 +54,21 @@ pub struct Connection {
     pub(crate) umask: AtomicU16,
     pub(crate) known: Known,
     pub(crate) known_bytes: KnownBytes,
+    /// Where the daemon has lent the memory zone.
+    pub(crate) lent: Option<Lent>,
     /// Held by who takes a descriptor from the socket.
     receiving: Mutex<()>,
 }
 
 impl Connection {
-    pub(crate) fn new(ring: Client, welcome: Welcome, options: &Options, umask: u16) -> Self {
+    pub(crate) fn new(greeted: Greeted, options: &Options, umask: u16) -> Self {
+        let Greeted { client: ring, welcome, zone } = greeted;
         let slots = welcome.slots.clamp(1, SLOTS_MAX);
         let kept = (welcome.data_bytes / (2 * u64::from(slots))).min(KEPT_BYTES_MAX) as u32;
+        let can_look_up = welcome.operations & Number::Lend.bit() != 0 && kept >= LOOKED_UP_BYTES;
         Self {
             ring,
+            lent: zone.filter(|_| can_look_up).map(Lent::new),
             operations: welcome.operations,
             transfer_bytes: welcome.transfer_bytes_max.clamp(1, TRANSFER_BYTES_MAX),
             kept_bytes: kept / ALIGNMENT * ALIGNMENT,
@@ -104,6 +115,28 @@ impl Connection {
     #[inline]
     pub(crate) fn read(&self, handle: Handle, offset: u64, into: &mut [u8]) -> Option<usize> {
         self.known_bytes.read(&self.ring, handle, offset, into)
+    }
+
+    /// Bytes of an open file, all of them, if they can be loaded.
+    #[inline]
+    pub(crate) fn load(&self, handle: Handle, offset: u64, into: &mut [u8]) -> Option<()> {
+        self.lent.as_ref()?.read(&self.ring, handle, offset, into)
+    }
+
+    /// Bytes were read by a request: perhaps their window is looked up, so that the next ones can be loaded.
+    pub(crate) fn was_read(&self, handle: Handle, offset: u64) {
+        let Some(lent) = self.lent.as_ref().filter(|lent| lent.is_wanted(&self.ring, handle, offset)) else { return };
+        let look_up = || -> Result<_> {
+            let mut call = self.begin()?;
+            let into = call.room(LOOKED_UP_BYTES as usize)?;
+            let (answer, seen) = call.send_and_see(&Operation::Lend { handle, offset: offset.cast_signed(), into: into.range });
+            let bytes = call.returned(&answer?, into)?;
+            let window = offset / LENT_WINDOW_BYTES * LENT_WINDOW_BYTES;
+            Ok((LentRange::decode(&bytes, window, lent.zone_bytes())?, seen))
+        };
+        // A daemon that does not lend it, or says what no daemon says, is asked for the bytes.
+        let (ranges, seen) = look_up().unwrap_or_default();
+        lent.keep(handle, offset, ranges, seen);
     }
 
     pub(crate) fn serves(&self, number: Number) -> bool {

@@ -87,6 +87,10 @@ impl File {
         }
         in_pieces(length, |done| {
             let offset = offset_of(offset.checked_add(done as u64).ok_or(Errno::INVAL)?)?;
+            let part = (length - done).min(self.connection.transfer_bytes as usize);
+            if self.connection.load(self.handle, offset.cast_unsigned(), &mut into[done..done + part]).is_some() {
+                return Ok((part, part));
+            }
             let mut call = self.connection.begin()?;
             let piece = call.part_of(length - done)?;
             let (answer, seen) = call.send_and_see(&Operation::Read { handle: self.handle, offset, into: piece.range, unless });
@@ -94,6 +98,10 @@ impl File {
             call.get(piece, &mut into[done..done + moved]);
             if piece.range.length as usize == length {
                 self.connection.known_bytes.keep(self.handle, offset.cast_unsigned(), &into[..moved], length, seen);
+            }
+            drop(call);
+            if moved > 0 {
+                self.connection.was_read(self.handle, offset.cast_unsigned());
             }
             Ok((moved, piece.range.length as usize))
         })

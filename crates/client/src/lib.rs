@@ -9,6 +9,9 @@
 //! Attributes and access of paths, and that there is nothing, are said again without asking the daemon, as long as its version words say that
 //! nothing of it has changed ([`Options::keeps_answers`]). So are bytes that are read again and again, in reads of up to 4 KiB.
 //!
+//! A process that the mount trusts (`-o direct=GROUP`) and that asks for it ([`Options::loads`]) maps the memory zone of the drive for reading, and
+//! [`File::read_at`] then loads bytes there, which are neither copied by the daemon nor asked for.
+//!
 //! Several threads may use a [`Mount`] and its files at once; each thread gets a slot of its own while there are enough.
 //!
 //! # Example
@@ -44,7 +47,8 @@
 //! [CN2] Nothing waits without an end while the daemon is alive and answers: shared memory is waited for at most [`Options::memory_wait`].
 //!       A daemon that ends wakes every call (`ENOTCONN`).
 //!
-//! *Architecture invariant:* no descriptor but those of the connection; nothing of the file system but the protocol.
+//! *Architecture invariant:* no descriptor but those of the connection; nothing of the file system but the protocol, nothing of the device but a map for
+//! loads.
 
 #![forbid(unsafe_code)]
 
@@ -57,6 +61,7 @@ mod directory;
 mod error;
 mod file;
 mod known;
+mod lent;
 mod mount;
 mod mountinfo;
 mod open_options;

@@ -30,11 +30,23 @@ pub struct Options {
     pub descriptors_from: u32,
     /// Keep answers and give them again while the daemon's version words say that they are right: up to 0.8 MB of answers and 1.1 MB of bytes.
     pub keeps_answers: bool,
+    /// Load bytes of files from the memory zone, where the mount trusts this process with reading the whole drive (`-o direct=GROUP`) and the drive
+    /// is memory: see [`Mount::loads_by_itself`]. It installs a handler for SIGBUS, which passes on what is not its own; a program that
+    /// installs another one later gets the faults of an image that is cut short (on other processors than x86-64 every program does).
+    pub loads: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { slots: 32, data_bytes: 8 << 20, memory_wait: Duration::from_secs(1), umask: None, descriptors_from: 0, keeps_answers: true }
+        Self {
+            slots: 32,
+            data_bytes: 8 << 20,
+            memory_wait: Duration::from_secs(1),
+            umask: None,
+            descriptors_from: 0,
+            keeps_answers: true,
+            loads: false,
+        }
     }
 }
 
@@ -74,8 +86,9 @@ impl Door {
 }
 
 fn connect(socket: OwnedFd, root: BorrowedFd<'_>, options: &Options) -> std::result::Result<Connection, ConnectError> {
-    let (ring, welcome) = greet(socket, root, Hello::new(options.slots, options.data_bytes), options.descriptors_from)?;
-    Ok(Connection::new(ring, welcome, options, options.umask.unwrap_or_else(umask_of_process)))
+    let hello = Hello::new(options.slots, options.data_bytes).wanting_zone(options.loads);
+    let greeted = greet(socket, root, hello, options.descriptors_from)?;
+    Ok(Connection::new(greeted, options, options.umask.unwrap_or_else(umask_of_process)))
 }
 
 impl Mount {
@@ -150,6 +163,11 @@ impl Mount {
     /// Whether the daemon can open files by the mount and send them: [`File::descriptor`](crate::File::descriptor).
     pub fn sends_descriptors(&self) -> bool {
         self.0.serves(Number::Descriptor)
+    }
+
+    /// Whether the daemon has lent the memory zone ([`Options::loads`]): reads of what lies there are loads then, as long as nobody changes it.
+    pub fn loads_by_itself(&self) -> bool {
+        self.0.lent.is_some()
     }
 
     /// Memory for transfers without a copy, of at least one byte and at most [`Mount::transfer_bytes_max`].
