@@ -35,7 +35,7 @@ const FLAGS: [&str; 26] = [
     "_netdev",
 ];
 /// Options with a value that is not one of a few.
-const VALUES: [&str; 12] = [
+const VALUES: [&str; 13] = [
     "threshold",
     "write_back_limit",
     "read_ahead",
@@ -46,6 +46,7 @@ const VALUES: [&str; 12] = [
     "log",
     "reserved",
     "home_limit",
+    "direct",
     "direct_spin",
     "direct_clients",
 ];
@@ -150,7 +151,7 @@ mod tests {
                 "in_place=" => "512",
                 "modified_ratio=" => "1/4",
                 "memory=" => "64M",
-                "threads=" | "direct_clients=" | "direct_spin=" => "3",
+                "threads=" | "direct=" | "direct_clients=" | "direct_spin=" => "3",
                 "log=" => "/tmp/log",
                 _ => "",
             };

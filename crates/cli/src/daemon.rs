@@ -6,6 +6,7 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::panic;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tandemfs_emulator::{DeviceSpec, HeaderState};
 use tandemfs_fs::FileSystem;
@@ -58,6 +59,10 @@ pub fn run(arguments: &MountArguments) -> Result<u8, Failure> {
     }
 }
 
+/// Programs to which a daemon that was killed has lent the memory zone see it within 20 ms of its end ([VER7] of the ring). What they load
+/// until then must be what it was: nothing is changed before.
+const LOADERS_STOP_WITHIN: Duration = Duration::from_millis(50);
+
 /// Mounts, calls `ready` when the mount answers, and returns after the unmount, when everything is on the device.
 pub fn serve(arguments: &MountArguments, options: &Options, ready: impl FnOnce()) -> Result<(), Failure> {
     abort_on_panic();
@@ -71,8 +76,11 @@ pub fn serve(arguments: &MountArguments, options: &Options, ready: impl FnOnce()
     {
         tracing::warn!(device, "the image's header is damaged, its copy is used; run tandemfs check --repair after the unmount");
     }
-    let uuid = tandemfs_fs::read_superblock(&drive).map_err(Failure::because)?.uuid();
-    let _claim = claim::claim(uuid, &device, !options.nouuid)?;
+    let superblock = tandemfs_fs::read_superblock(&drive).map_err(Failure::because)?;
+    let _claim = claim::claim(superblock.uuid(), &device, !options.nouuid)?;
+    if !superblock.clean && !read_only && drive.mapping_unit().is_some() {
+        std::thread::sleep(LOADERS_STOP_WITHIN);
+    }
     let fs = Arc::new(FileSystem::mount(drive, &options.file_system).map_err(Failure::because)?);
     let recovery = fs.recovery();
     tracing::info!(

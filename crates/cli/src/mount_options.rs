@@ -85,6 +85,9 @@ Options (-o):
   direct          programs may reach the files by shared memory, beside the
                   mount; the kernel then caches no names and attributes, and
                   writes are durable as with strict
+  direct=GROUP    as direct; programs of root, of who mounts and of members of
+                  this group may also map the drive's memory for reading if
+                  they ask for it, and with it read every file
   direct_spin=N   microseconds for which the server of direct looks for work
                   before it sleeps (default 50; 0 to 1000000)
   direct_clients=N
@@ -243,9 +246,8 @@ impl Options {
             }
             Some(("log", value)) => self.log = Some(value.into()),
             Some(("direct", value)) => {
-                return Err(format!(
-                    "direct={value}: groups of trusted programs are not supported; use 'direct', which is for all users of the mount"
-                ));
+                settings.direct = true;
+                self.direct.lends_to = Some(group_number(value)?);
             }
             Some(("direct_spin", value)) => {
                 let spin = value.parse().ok().filter(|spin| *spin <= 1_000_000).map(Duration::from_micros);
@@ -273,7 +275,7 @@ impl Options {
             "rw" => self.file_system.read_only = false,
             "allow_other" => settings.allow_other = true,
             "allow_root" => settings.allow_root = true,
-            "direct" => settings.direct = true,
+            "direct" => (settings.direct, self.direct.lends_to) = (true, None),
             "dev" => settings.dev = true,
             "nodev" => settings.dev = false,
             "suid" => settings.suid = true,
@@ -320,6 +322,19 @@ impl Options {
         }
         Ok(())
     }
+}
+
+/// The number of a group, which is given by it or by a name.
+pub fn group_number(group: &str) -> Result<u32, String> {
+    let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    let number = group.parse().ok().or_else(|| named_group(&groups, group));
+    number.ok_or_else(|| format!("direct={group}: /etc/group has no group of this name; name one, or its number, or use 'direct' alone"))
+}
+
+/// The number of a group in the lines of group(5).
+fn named_group(groups: &str, name: &str) -> Option<u32> {
+    let mut lines = groups.lines().map(|line| line.split(':'));
+    lines.find_map(|mut fields| if fields.next() == Some(name) { fields.nth(1)?.parse().ok() } else { None })
 }
 
 /// Names of policies.
@@ -475,11 +490,29 @@ mod tests {
         assert!(options.settings.direct && options.direct.spin.is_zero() && options.direct.clients == 7);
         let plain = parse("strict").expect("reads");
         assert!(!plain.settings.direct && plain.direct == Limits::default());
-        for word in
-            ["direct=staff", "direct_spin=-1", "direct_spin=1000001", "direct_clients=0", "direct_clients=4097", "direct,strict,atomic"]
-        {
+        for word in [
+            "direct=no such group",
+            "direct=",
+            "direct=-1",
+            "direct_spin=-1",
+            "direct_spin=1000001",
+            "direct_clients=0",
+            "direct_clients=4097",
+            "direct,strict,atomic",
+        ] {
             assert!(parse(word).is_err_and(|sentence| sentence.contains("direct")), "{word}");
         }
+    }
+
+    #[test]
+    fn the_memory_is_lent_to_a_group_that_is_named() {
+        let options = parse("direct=54321").expect("reads");
+        assert!(options.settings.direct && options.direct.lends_to == Some(54_321));
+        assert_eq!(parse("direct=root").expect("reads").direct.lends_to, Some(0));
+        assert_eq!(parse("direct=54321,direct").expect("reads").direct.lends_to, None, "the later word");
+        let groups = "root:x:0:\nstaff:x:50:a,b\nbroken:x\nodd:x:y:\n";
+        assert_eq!([named_group(groups, "staff"), named_group(groups, "root")], [Some(50), Some(0)]);
+        assert!(["sta", "broken", "odd", "", "x"].iter().all(|name| named_group(groups, name).is_none()));
     }
 
     #[test]

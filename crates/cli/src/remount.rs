@@ -9,7 +9,7 @@ use tandemfs_fuse::mounts;
 use crate::arguments::MountArguments;
 use crate::failure::{Failure, no_answer};
 use crate::mount::machine_bytes;
-use crate::mount_options::{DISCARDS, ENGINES, Options, PROMOTE, WRITE_BACK, home_limit, modified_lines, name_of};
+use crate::mount_options::{DISCARDS, ENGINES, Options, PROMOTE, WRITE_BACK, group_number, home_limit, modified_lines, name_of};
 use crate::size;
 
 /// The options with a value that hold as long as the mount.
@@ -86,7 +86,7 @@ pub fn lasting(options: &Options, fs: &FileSystem) -> Vec<(&'static str, String)
         ("nouuid", on_off(options.nouuid)),
         ("allow_other", on_off(settings.allow_other)),
         ("allow_root", on_off(settings.allow_root)),
-        ("direct", on_off(settings.direct)),
+        ("direct", options.direct.lends_to.map_or_else(|| on_off(settings.direct), |group| group.to_string())),
         ("direct_spin", options.direct.spin.as_micros().to_string()),
         ("direct_clients", options.direct.clients.to_string()),
     ]
@@ -115,6 +115,7 @@ fn changes<'a>(lists: impl IntoIterator<Item = &'a str>, lasting: &dyn Fn(&str) 
             "allow_other" => ("allow_other", lasting("allow_other") == "on" || lasting("allow_root") == "on"),
             "allow_root" => ("allow_root", lasting("allow_root") == "on"),
             _ => match word.split_once('=') {
+                Some(("direct", group)) => ("direct", group_number(group).is_ok_and(|group| lasting("direct") == group.to_string())),
                 Some((name, value)) if LASTING.contains(&name) => (name, is_same(name, value, &lasting(name))),
                 _ => continue,
             },

@@ -546,7 +546,7 @@ fn there_are_limits() {
     place.check();
     let mountpoint = place.mountpoint();
     for (options, word) in [
-        ("direct=staff", "trusted"),
+        ("direct=no-such-group", "/etc/group"),
         ("direct_clients=0", "direct_clients"),
         ("direct_spin=x", "direct_spin"),
         ("direct,strict,atomic", "do not go together"),

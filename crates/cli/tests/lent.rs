@@ -1,0 +1,106 @@
+//! Bytes that trusted programs load from the drive's memory, beside real mounts (`-o direct=GROUP`; SEMANTICS, *Lent memory*).
+
+mod support;
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use support::{Place, pattern, succeeds};
+use tandemfs_client::{Errno, Error, File, Mount, OpenOptions, Options};
+
+const FILE_BYTES: usize = 2 << 20;
+
+fn loading() -> Options {
+    Options { loads: true, ..Options::default() }
+}
+
+fn read(file: &File) -> Vec<u8> {
+    let mut bytes = vec![0; FILE_BYTES];
+    file.read_exact_at(&mut bytes, 0).expect("read");
+    bytes
+}
+
+/// Requests of the only client, and look-ups among them.
+fn requests(mount: &support::Mount) -> (u64, u64) {
+    let stats = mount.stats();
+    let client = &stats["direct"]["clients"][0];
+    (client["requests"].as_u64().expect("a client"), client["operations"]["lend"].as_u64().unwrap_or(0))
+}
+
+fn connected(root: &Path) -> (Mount, File) {
+    let client = Mount::connect_with(root, &loading()).expect("let in");
+    let file = OpenOptions::new().read(true).write(true).open(&client, "file").expect("opened");
+    (client, file)
+}
+
+#[test]
+fn what_the_mount_writes_is_loaded_by_clients() {
+    let place = Place::empty();
+    let memory = place.path("memory");
+    fs::File::create(&memory).and_then(|file| file.set_len(96 << 20)).expect("a file");
+    let device = format!("memory={memory}");
+    succeeds(&["mkfs", &device]);
+    let mount = place.mount_device(&device, "direct=54321");
+    let path = mount.path("file");
+    fs::write(&path, pattern(1, FILE_BYTES)).expect("written");
+    let (client, file) = connected(mount.root());
+    assert!(client.loads_by_itself() && mount.stats()["direct"]["clients"][0]["loads_by_itself"] == true);
+    (0..3).for_each(|_| assert!(read(&file) == pattern(1, FILE_BYTES)));
+    let before = requests(&mount);
+    assert_eq!(before.1, 2, "a window each");
+    assert!(read(&file) == pattern(1, FILE_BYTES));
+    assert_eq!(requests(&mount), before, "nobody was asked");
+    // By either way, while the kernel has pages of the file and while it has none.
+    let by_mount = fs::File::options().read(true).write(true).open(&path).expect("opened");
+    let mut model = pattern(1, FILE_BYTES);
+    for round in 0..40_u8 {
+        let (at, bytes) = (usize::from(round) * 50_021, [round; 9000]);
+        model[at..at + bytes.len()].copy_from_slice(&bytes);
+        match round % 4 {
+            0 | 2 => by_mount.write_all_at(&bytes, at as u64).expect("written"),
+            _ => file.write_all_at(&bytes, at as u64).expect("written"),
+        }
+        assert!(read(&file) == model, "round {round}");
+        if round % 3 == 0 {
+            let mut all = Vec::new();
+            fs::File::open(&path).and_then(|mut file| file.read_to_end(&mut all)).expect("read");
+            assert!(all == model, "by the mount, round {round}");
+        }
+    }
+    // A daemon that is killed; the next one is another's.
+    mount.kill();
+    let refused = (0..1000).find_map(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        file.read_at(&mut [0; 5000], 0).err()
+    });
+    assert_eq!(refused, Some(Error::Errno(Errno::NOTCONN)));
+    drop((client, file, by_mount));
+    let mount = place.mount_device(&device, "direct=54321");
+    let (client, file) = connected(mount.root());
+    (0..4).for_each(|_| assert!(read(&file) == model));
+    drop((client, file));
+    mount.unmount();
+    let mount = place.mount_device(&device, "direct");
+    assert!(!connected(mount.root()).0.loads_by_itself(), "a mount that trusts nobody");
+    mount.unmount();
+    succeeds(&["check", &device]);
+}
+
+#[test]
+fn a_drive_whose_loads_are_timed_lends_nothing() {
+    let place = Place::empty();
+    let image = place.image();
+    succeeds(&["device", "create", &image, "--profile", "optane", "--memory", "96M"]);
+    succeeds(&["mkfs", &image]);
+    for (options, lends) in [("direct=54321", true), ("direct=54321,timing=on", false)] {
+        let mount = place.mount_device(&image, options);
+        fs::write(mount.path("file"), pattern(1, FILE_BYTES)).expect("written");
+        let (client, file) = connected(mount.root());
+        assert_eq!(client.loads_by_itself(), lends, "{options}");
+        (0..4).for_each(|_| assert!(read(&file) == pattern(1, FILE_BYTES)));
+        drop((client, file));
+        mount.unmount();
+    }
+}
