@@ -5,8 +5,8 @@
 //! program that is stopped, forked, killed or does not answer delays no change and costs no space: what it loads afterwards may be any bytes,
 //! which its second look throws away. So no page is kept back for who only loads, and there is no quarantine to bound.
 //!
-//! What is not here. A way by which a program of another process gets the memory zone: that is for programs that may read all of the drive, with
-//! a description of their own that cannot be written, and not on a drive whose loads are timed, since theirs would not be. Lending for
+//! Programs of other processes get the memory zone by the direct door (`crates/direct`, [LND1]), with a description of their own that cannot
+//! be written, and not on a drive whose loads are timed, since theirs would not be. What is not here: lending for
 //! *stores*, or of addresses that are kept: the second look comes too late for a store. That needs leases that are returned or taken away by
 //! force, after a copy to other pages; the old pages stay out of the allocator while any mapping of the description that the program has can
 //! exist (a lock of that description, not the life of a process, tells), bounded for each program; and a table on the device that says which
