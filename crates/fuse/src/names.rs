@@ -1,12 +1,32 @@
 //! Requests about names: lookup, create, link, rename and remove; and FORGET.
 
+use std::sync::Arc;
+
+use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{Attributes, Error, NewInode, Result};
+use tandemfs_fs::{Attributes, Error, Result};
 use tandemfs_vfs::{new_inode, rename_mode};
 use tandemfs_wire::{Entry, Errno, Opened, Operation, Reply, Request};
 
 use crate::attributes::inode;
+use crate::caller::Caller;
 use crate::door::Door;
+
+/// What is created.
+#[derive(Debug, Clone, Copy)]
+struct New<'t> {
+    mode: u16,
+    umask: u32,
+    rdev: u32,
+    /// Of a symbolic link.
+    target: &'t [u8],
+}
+
+impl New<'_> {
+    fn of(mode: u16, umask: u32) -> Self {
+        Self { mode, umask, rdev: 0, target: &[] }
+    }
+}
 
 impl Door {
     pub(crate) fn lookup(&self, parent: u64, name: &[u8], reply: Reply<'_>) {
@@ -41,34 +61,31 @@ impl Door {
     }
 
     /// Serves MKNOD, MKDIR and SYMLINK.
-    pub(crate) fn make_entry(&self, request: &Request<'_>, reply: Reply<'_>) {
-        let (operation, made) = match request.operation {
+    pub(crate) fn make_entry(self: &Arc<Self>, request: &Request<'_>, reply: Reply<'_>) {
+        let (operation, name, new) = match request.operation {
             Operation::Mknod { name, mode, umask, rdev } => {
                 let kind = (mode as u16) & file_type::MASK;
                 let kind = if kind == 0 { file_type::REGULAR } else { kind };
-                ("mknod", self.make(request, name, (kind | permissions(mode), permissions(umask)), rdev, &[]))
+                ("mknod", name, New { rdev, ..New::of(kind | permissions(mode), umask) })
             }
-            Operation::Mkdir { name, mode, umask } => {
-                ("mkdir", self.make(request, name, (file_type::DIRECTORY | permissions(mode), permissions(umask)), 0, &[]))
-            }
-            Operation::Symlink { name, target } => ("symlink", self.make(request, name, (file_type::SYMLINK | 0o777, 0), 0, target)),
+            Operation::Mkdir { name, mode, umask } => ("mkdir", name, New::of(file_type::DIRECTORY | permissions(mode), umask)),
+            Operation::Symlink { name, target } => ("symlink", name, New { target, ..New::of(file_type::SYMLINK | 0o777, 0) }),
             _ => return reply.error(Errno::ENOSYS),
         };
-        self.reply_entry(operation, request.node, made, reply);
+        let parent = request.node;
+        self.make(request, Some(name), &new, reply, move |door, made, reply| door.reply_entry(operation, parent, made, reply));
     }
 
-    pub(crate) fn create(&self, request: &Request<'_>, name: &[u8], (mode, umask, flags): (u32, u32, u32), reply: Reply<'_>) {
-        let mode = file_type::REGULAR | permissions(mode);
-        let made = self.make(request, name, (mode, permissions(umask)), 0, &[]);
-        self.reply_created("create", request.node, made.and_then(|attributes| self.remember(attributes)), flags, reply);
+    pub(crate) fn create(self: &Arc<Self>, request: &Request<'_>, name: &[u8], (mode, umask, flags): (u32, u32, u32), reply: Reply<'_>) {
+        let (parent, new) = (request.node, New::of(file_type::REGULAR | permissions(mode), umask));
+        self.make(request, Some(name), &new, reply, move |door, made, reply| {
+            door.reply_created("create", parent, made.and_then(|attributes| door.remember(attributes)), flags, reply);
+        });
     }
 
-    /// `create_nameless` also counts the lookup that the reply carries ([DO2]).
-    pub(crate) fn tmpfile(&self, request: &Request<'_>, (mode, umask, flags): (u32, u32, u32), reply: Reply<'_>) {
-        let made = self
-            .new_inode(request, file_type::REGULAR | permissions(mode), 0, &[])
-            .and_then(|new| self.fs.create_nameless(inode(request.node), &new, permissions(umask)));
-        self.reply_created("tmpfile", request.node, made, flags, reply);
+    pub(crate) fn tmpfile(self: &Arc<Self>, request: &Request<'_>, (mode, umask, flags): (u32, u32, u32), reply: Reply<'_>) {
+        let (parent, new) = (request.node, New::of(file_type::REGULAR | permissions(mode), umask));
+        self.make(request, None, &new, reply, move |door, made, reply| door.reply_created("tmpfile", parent, made, flags, reply));
     }
 
     fn reply_created(&self, operation: &'static str, parent: u64, made: Result<Attributes>, flags: u32, reply: Reply<'_>) {
@@ -81,16 +98,36 @@ impl Door {
         }
     }
 
-    /// Creates an inode and its name. The umask applies unless the directory has a default access control list.
-    fn make(&self, request: &Request<'_>, name: &[u8], (mode, umask): (u16, u16), rdev: u32, target: &[u8]) -> Result<Attributes> {
-        self.fs.create_under_umask(inode(request.node), name, &self.new_inode(request, mode, rdev, target)?, umask)
+    /// Creates an inode, with a name or without one, when there is room for it ([RTS1] of `returning_space.rs`).
+    fn make(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        name: Option<&[u8]>,
+        new: &New<'_>,
+        reply: Reply<'_>,
+        finish: impl FnOnce(&Arc<Self>, Result<Attributes>, Reply<'_>) + Send + 'static,
+    ) {
+        let (parent, owner) = (inode(request.node), (request.uid, request.gid));
+        let first = self.leaves_reserve_to_names(request).and_then(|()| self.make_now(parent, name, owner, new));
+        let again = || {
+            let may_use_reserve = Caller::of(request).may_use_reserve();
+            let (name, target, New { mode, umask, rdev, .. }) = (name.map(<[u8]>::to_vec), new.target.to_vec(), *new);
+            move |door: &Self| match door.reserve.reached(&door.fs) {
+                Some(full) if !may_use_reserve => Err(full),
+                _ => door.make_now(parent, name.as_deref(), owner, &New { mode, umask, rdev, target: &target }),
+            }
+        };
+        self.or_with_returned_space(first, again, reply, finish);
     }
 
-    /// The attributes of a new inode.
-    fn new_inode<'t>(&self, request: &Request<'_>, mode: u16, rdev: u32, target: &'t [u8]) -> Result<NewInode<'t>> {
-        self.leaves_reserve_to_names(request)?;
-        let directory = self.fs.attributes(inode(request.node))?;
-        Ok(new_inode(&directory, mode, (request.uid, request.gid), rdev, target))
+    /// The umask applies unless the directory has a default access control list. `create_nameless` also counts the lookup that the reply carries
+    /// ([DO2]).
+    fn make_now(&self, parent: InodeNumber, name: Option<&[u8]>, owner: (u32, u32), new: &New<'_>) -> Result<Attributes> {
+        let inode = new_inode(&self.fs.attributes(parent)?, new.mode, owner, new.rdev, new.target);
+        match name {
+            Some(name) => self.fs.create_under_umask(parent, name, &inode, permissions(new.umask)),
+            None => self.fs.create_nameless(parent, &inode, permissions(new.umask)),
+        }
     }
 
     pub(crate) fn link(&self, target: u64, parent: u64, name: &[u8], reply: Reply<'_>) {
