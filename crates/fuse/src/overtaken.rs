@@ -13,10 +13,10 @@
 //!       they are answered.
 //! [OT4] The page may be locked for this WRITE itself: if it is not whole there, and was taken away after the READ by the kernel itself (for
 //!       want of memory) or by a drop that has not ended. Such a page has no older bytes. But then the READ came before the `write`, so the
-//!       kernel gave it a lower number than the WRITE; if all did, the reply waits no longer than [`BEFORE_WAITS_MAX`], as long as it
-//!       takes where no page is locked for the WRITE. Otherwise it waits [`BEHIND_WAITS_MAX`] at most.
-//! [OT5] A mark goes when nobody has the file any more, as [BS10] of `beside.rs` says. If too many are left, every file counts as marked, and
-//!       every page of it as read again.
+//!       kernel gave it a lower number than the WRITE. If all READs have lower numbers, the reply waits [`BEFORE_WAITS_MAX`] at most, which
+//!       is longer than a drop takes that waits for no WRITE. Otherwise it waits [`BEHIND_WAITS_MAX`] at most.
+//! [OT5] A mark goes when nobody has the file any more, as [BS10] of `beside.rs` says. If too many are left (over half a million files), every
+//!       file counts as marked, and every page of it as read again before the WRITE.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -27,9 +27,9 @@ use tandemfs_format::InodeNumber;
 
 use crate::page_cache::{PAGE_BYTES, page_of};
 
-/// How long a reply waits at most for a drop that may wait for the reply ([OT4]).
+/// How long a reply waits at most for a drop that may wait for the reply ([OT4]): where all READs have lower numbers than the WRITE.
 const BEFORE_WAITS_MAX: Duration = Duration::from_millis(100);
-/// The same where a READ has a higher number than the WRITE.
+/// The same where one has a higher number.
 const BEHIND_WAITS_MAX: Duration = Duration::from_secs(10);
 const SHARDS: usize = 64;
 /// Marks in a shard.
@@ -183,7 +183,7 @@ impl Overtaken {
         let mut reads = match files.marked.get_mut(&file) {
             Some(marked) if marked.dropping > 0 => std::mem::take(&mut marked.reads),
             Some(_) => files.marked.remove(&file).unwrap_or_default().reads,
-            None if is_full => vec![Recorded { number, unique: u64::MAX, pages: written.clone() }],
+            None if is_full => vec![Recorded { number, unique: 0, pages: written.clone() }], // [OT5]; perhaps all are locked for it
             None => return None,
         };
         for read in &mut reads {
