@@ -3,9 +3,10 @@
 //!
 //! Server and client are in this process; see `server.rs`. The bug is that of the process: the tests run one after the other.
 
+#[path = "support/pages.rs"]
+mod pages;
 mod support;
 
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,7 +19,9 @@ use tandemfs_direct::mutant::{self, Mutant};
 use tandemfs_direct::{Entrants, Limits, Server};
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, make_file_system};
-use tandemfs_vfs::{At, Caches, Capabilities, Change, Credentials, Process, Settings, Subject, Vfs};
+use tandemfs_vfs::{At, Capabilities, Credentials, Process, Settings, Subject, Vfs};
+
+use pages::Pages;
 
 struct Scene {
     vfs: Vfs,
@@ -30,34 +33,6 @@ struct Scene {
 fn alone() -> MutexGuard<'static, ()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The kernel has pages of every file, or of none.
-#[derive(Default)]
-struct Pages(AtomicBool);
-
-struct Nothing;
-
-impl Change for Nothing {
-    fn ends_at_once(&mut self) -> bool {
-        true
-    }
-}
-
-impl Caches for Pages {
-    fn settle(&self, _: InodeNumber) -> tandemfs_fs::Result<()> {
-        Ok(())
-    }
-
-    fn change(self: Arc<Self>, _: InodeNumber, _: Range<u64>) -> tandemfs_fs::Result<Box<dyn Change>> {
-        Ok(Box::new(Nothing))
-    }
-
-    fn has_pages(&self, _: InodeNumber) -> bool {
-        self.0.load(SeqCst)
-    }
-
-    fn name_gone(&self, _: InodeNumber, _: &[u8]) {}
 }
 
 fn scene_with(options: &Options) -> Scene {

@@ -7,13 +7,14 @@
 //!
 //!     cargo test --profile soak -p tandemfs-direct --test lent -- --ignored --nocapture cost
 
+#[path = "support/pages.rs"]
+mod pages;
 mod support;
 
 use std::fs::File as HostFile;
 use std::hint::black_box;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -36,7 +37,9 @@ use tandemfs_format::InodeNumber;
 use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, make_file_system};
 use tandemfs_protocol::{GREETING_BYTES, Handle, Hello, Number, Operation, Outcome, Place, Reception, Text, Welcome};
 use tandemfs_ring::Client;
-use tandemfs_vfs::{At, Caches, Capabilities, Change, Credentials, OpenFile, Process, Settings, Subject, Vfs};
+use tandemfs_vfs::{At, Capabilities, Credentials, OpenFile, Process, Settings, Subject, Vfs};
+
+use pages::Pages;
 
 const ZONE_BYTES: u64 = 64 << 20;
 /// Nobody is a member.
@@ -45,34 +48,6 @@ const GROUP: u32 = 54_321;
 fn alone() -> MutexGuard<'static, ()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The kernel has pages of every file, or of none.
-#[derive(Default)]
-struct Pages(AtomicBool);
-
-struct Nothing;
-
-impl Change for Nothing {
-    fn ends_at_once(&mut self) -> bool {
-        true
-    }
-}
-
-impl Caches for Pages {
-    fn settle(&self, _: InodeNumber) -> tandemfs_fs::Result<()> {
-        Ok(())
-    }
-
-    fn change(self: Arc<Self>, _: InodeNumber, _: Range<u64>) -> tandemfs_fs::Result<Box<dyn Change>> {
-        Ok(Box::new(Nothing))
-    }
-
-    fn has_pages(&self, _: InodeNumber) -> bool {
-        self.0.load(SeqCst)
-    }
-
-    fn name_gone(&self, _: InodeNumber, _: &[u8]) {}
 }
 
 /// A file system on memory alone, and a server.

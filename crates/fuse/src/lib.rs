@@ -2,7 +2,8 @@
 //!
 //! `tandemfs-wire` implements the protocol. `door.rs` states the rules of the translation ([DO1]–[DO5]). `operations.rs` dispatches each
 //! request to `names.rs`, `listing.rs`, `files.rs` or `extended_attributes.rs`, or to `data_requests.rs` and `range_requests.rs` where the
-//! kernel's page cache and the file system must agree (`page_cache.rs`, `overtaken.rs`, `later.rs`, `returning_space.rs`). `tandemfs-vfs` has what every way to the file system needs: the errno of each error, flags, the reserve.
+//! kernel's page cache and the file system must agree (`page_cache.rs`, `overtaken.rs`, `later.rs`, `returning_space.rs`).
+//! `tandemfs-vfs` has what every way to the file system needs: the errno of each error, flags, the reserve.
 //! `session.rs` runs a mount, `mounting.rs` mounts, `mounts.rs` reads the kernel's mount list, `holders.rs` finds users of a mount.
 //! `control.rs`, `report.rs`, `scrubbing.rs` and `trimming.rs` answer `tandemfs stats`, `info`, `scrub` and `trim`.
 //!
