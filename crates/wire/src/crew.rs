@@ -132,7 +132,7 @@ impl Drop for Member<'_> {
 mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::thread::Scope;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -208,6 +208,12 @@ mod tests {
             let threads: Vec<_> = (0..3).map(|number| thread(scope, &crew, number, &has_place)).collect();
             let tell = |number: u32, order| threads[number as usize].send(order).expect("it lives");
             let (first, second) = (next(&heard), next(&heard));
+            // A thread that enters only now would find the place of `first` free.
+            let started = Instant::now();
+            while crew.lock().spare == 0 {
+                assert!(started.elapsed() < LIMIT, "the third thread is not spare");
+                std::thread::yield_now();
+            }
             tell(first, Order::Wait);
             nobody(&heard);
             tell(second, Order::Wait);
