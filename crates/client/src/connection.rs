@@ -9,7 +9,7 @@ use tandemfs_protocol::{
     Handle, LENT_RANGE_BYTES, LENT_RANGES_MAX, LENT_WINDOW_BYTES, LentRange, Number, Operation, Outcome, TEXT_BYTES_MAX,
     TRANSFER_BYTES_MAX, Text,
 };
-use tandemfs_ring::{Answer, Attributes, Buffer, Client, NAME_BYTES_MAX, SLOTS_MAX, Seen, Slot};
+use tandemfs_ring::{Answer, Attributes, Buffer, Client, NAME_BYTES_MAX, Request, SLOTS_MAX, Seen, Slot};
 
 use crate::area::{Piece, Waiting};
 use crate::bytes::KnownBytes;
@@ -36,6 +36,7 @@ fn thread_number() -> usize {
 #[derive(Debug, Default)]
 struct Locker {
     slot: Option<Slot>,
+    request: Request,
     kept: Option<Buffer>,
 }
 
@@ -248,14 +249,14 @@ impl Call<'_> {
 
     /// Sends a request and waits for its answer.
     pub(crate) fn send(&mut self, operation: &Operation<'_>) -> Result<Answer> {
-        self.send_and_see(operation).0
+        self.answer(operation).and_then(meant)
     }
 
     /// As [`Call::send`]; also what the answer depends on, if it may be kept.
     pub(crate) fn send_and_see(&mut self, operation: &Operation<'_>) -> (Result<Answer>, Seen) {
         match self.answer(operation) {
             Err(error) => (Err(error), Seen::default()),
-            Ok(answer) => (meant(answer), answer.seen),
+            Ok(answer) => (meant(answer), self.locker.slot.as_ref().map_or_else(Seen::default, Slot::seen)),
         }
     }
 
@@ -264,9 +265,9 @@ impl Call<'_> {
         if self.connection.operations & number.bit() == 0 {
             return Err(Error::Crossed(crate::Crossed { why: crate::Why::NotServed, argument: 0 }));
         }
-        let request = operation.encode().map_err(|_| Errno::NAMETOOLONG)?;
-        let slot = self.locker.slot.as_mut().ok_or(Errno::NOTCONN)?;
-        Ok(slot.call(&request)?)
+        let Locker { slot, request, .. } = &mut *self.locker;
+        operation.encode_to(request).map_err(|_| Errno::NAMETOOLONG)?;
+        Ok(slot.as_mut().ok_or(Errno::NOTCONN)?.call(request)?)
     }
 
     /// Sends a request whose answer has attributes.
@@ -276,6 +277,9 @@ impl Call<'_> {
 }
 
 fn meant(answer: Answer) -> Result<Answer> {
+    if answer.error == 0 {
+        return Ok(answer); // most are; the rest need not be fast
+    }
     match Outcome::decode(answer)? {
         Outcome::Done(answer) => Ok(answer),
         Outcome::Errno(number) => Err(Errno::from_raw_os_error(number).into()),

@@ -92,7 +92,7 @@ fn counts(versions: Arc<VersionWords>) -> impl FnMut(&Operation<'_>, &Ticket) ->
         Operation::Stat { .. } => {
             number += 1;
             let attributes = Some(Attributes { node: number, ..Attributes::default() });
-            support::Reply::Now(Answer { attributes, seen: Seen::of([versions.current(7)]), ..Answer::default() })
+            support::Reply::NowFor(Answer { attributes, ..Answer::default() }, Seen::of([versions.current(7)]))
         }
         _ => done(0),
     }
@@ -349,10 +349,11 @@ impl Noise {
         }
     }
 
-    fn answer(&mut self) -> Answer {
+    fn answer(&mut self) -> (Answer, Seen) {
         let error = if self.next().is_multiple_of(4) { self.number() as u32 } else { 0 };
         let attributes = self.next().is_multiple_of(2).then(tandemfs_client::Attributes::default);
-        Answer { error, value: self.number(), further: self.number(), attributes, seen: Seen::of((0..error % 9).map(|word| (word, 0))) }
+        let seen = Seen::of((0..error % 9).map(|word| (word, 0)));
+        (Answer { error, value: self.number(), further: self.number(), attributes }, seen)
     }
 
     /// A listing, or what looks a little like one.
@@ -380,7 +381,8 @@ fn noise_for_answers_is_survived() {
         {
             put(into, &noise.bytes(), ticket);
         }
-        support::Reply::Now(noise.answer())
+        let (answer, seen) = noise.answer();
+        support::Reply::NowFor(answer, seen)
     });
     let (mut done, mut into) = (0, vec![0; 1 << 19]);
     let mut count = |is_done: bool| done += u32::from(is_done);

@@ -72,8 +72,8 @@ struct Held {
 
 impl Held {
     fn lend(fs: &FileSystem, file: InodeNumber, offset: u64) -> Result<Self, String> {
-        let (extents, noted) = fs.noting(|| fs.lend(file, offset));
-        Ok(Self { extents: extents.map_err(text)?, seen: noted.versions(None).collect() })
+        let (extents, seen) = fs.noting(|| fs.lend(file, offset), |extents, noted| (extents, noted.versions(None).collect()));
+        Ok(Self { extents: extents.map_err(text)?, seen })
     }
 
     fn is_valid(&self, words: &Words) -> bool {

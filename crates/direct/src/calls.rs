@@ -39,13 +39,13 @@ pub(crate) struct Served {
     /// A failure for the log.
     pub(crate) failure: Option<String>,
     /// What the outcome depends on, if the client may keep it.
-    seen: Seen,
+    seen: Option<Seen>,
 }
 
 impl Served {
-    /// As the client gets it.
-    pub(crate) fn answer(&self) -> Answer {
-        Answer { seen: self.seen, ..self.outcome.encode() }
+    /// Gives it to the client.
+    pub(crate) fn answer(&self, ticket: Ticket) {
+        ticket.answer_for(&self.outcome.encode(), self.seen.as_ref());
     }
 }
 
@@ -55,10 +55,9 @@ pub(crate) fn serve(vfs: &Vfs, client: &Client, request: &Request, ticket: &Tick
     match Operation::decode(request) {
         Ok(operation) => {
             let keeps = Keeps::of(&operation);
-            let (result, noted) = call.noting(keeps, || call.run(operation));
-            call.served(result, keeps, &noted)
+            call.noting(keeps, || call.run(operation), |result, noted| call.served(result, keeps, noted))
         }
-        Err(_) => call.served(Err(Errno::INVAL.into()), Keeps::Nothing, &Noted::default()),
+        Err(_) => call.served(Err(Errno::INVAL.into()), Keeps::Nothing, None),
     }
 }
 
@@ -82,14 +81,14 @@ pub(crate) fn is_for_the_pool(operation: &Operation<'_>) -> bool {
 pub(crate) fn try_serve(vfs: &Vfs, client: &Client, operation: Operation<'_>, ticket: &Ticket) -> (Option<Served>, Owed) {
     let call = Call { vfs, client, ticket };
     let keeps = Keeps::of(&operation);
-    let ((result, owed), noted) = call.noting(keeps, || match mutant::on(Mutant::PollerWaits) {
+    let run = || match mutant::on(Mutant::PollerWaits) {
         false => no_wait(|| call.run(operation)),
         true => (call.run(operation), Owed::default()),
-    });
-    match result {
+    };
+    call.noting(keeps, run, |(result, owed), noted| match result {
         Err(Refused::FileSystem(Error::WouldWait)) => (None, owed),
-        result => (Some(call.served(result, keeps, &noted)), owed),
-    }
+        result => (Some(call.served(result, keeps, noted)), owed),
+    })
 }
 
 /// What a call gives.
@@ -193,16 +192,16 @@ fn time_to_set(given: TimeGiven) -> TimeToSet {
 }
 
 impl Call<'_> {
-    /// Notes what an operation reads whose answer may be kept.
-    fn noting<T>(&self, keeps: Keeps, run: impl FnOnce() -> T) -> (T, Noted) {
+    /// Runs an operation, with what it reads noted if its answer may be kept.
+    fn noting<T, R>(&self, keeps: Keeps, run: impl FnOnce() -> T, then: impl FnOnce(T, Option<&Noted>) -> R) -> R {
         match keeps {
-            Keeps::Nothing => (run(), Noted::default()),
-            _ if self.client.knows_versions => self.vfs.file_system().noting(run),
-            _ => (run(), Noted::default()),
+            Keeps::Nothing => then(run(), None),
+            _ if self.client.knows_versions => self.vfs.file_system().noting(run, |result, noted| then(result, Some(noted))),
+            _ => then(run(), None),
         }
     }
 
-    fn served(&self, result: Result<Given>, keeps: Keeps, noted: &Noted) -> Served {
+    fn served(&self, result: Result<Given>, keeps: Keeps, noted: Option<&Noted>) -> Served {
         let failure = match &result {
             Err(Refused::FileSystem(error)) if is_failure(error) => Some(error.to_string()),
             _ => None,
@@ -211,7 +210,7 @@ impl Call<'_> {
             Ok(answer) => Outcome::Done(answer),
             Err(refused) => outcome(&refused),
         };
-        let seen = if self.may_be_kept(keeps) { keeps.seen(&outcome, noted) } else { Seen::default() };
+        let seen = noted.filter(|_| self.may_be_kept(keeps)).map(|noted| keeps.seen(&outcome, noted));
         Served { seen, outcome, failure }
     }
 

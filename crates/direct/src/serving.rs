@@ -99,7 +99,7 @@ impl Desk {
                         let leaves = may_leave_files && shared.vfs.file_system().has_left_behind() && !mutant::on(Mutant::FilesLeft);
                         if owed.is_nothing() && !leaves && served.failure.is_none() {
                             client.tally.end(begun, &served.outcome);
-                            ticket.answer(&served.answer());
+                            served.answer(ticket);
                         } else {
                             return Some(finish_later(&shared, &client.tally, served, owed, (ticket, begun)));
                         }
@@ -173,7 +173,7 @@ fn hand_on(shared: &Arc<Shared>, client: &Arc<Client>, request: &Request, (ticke
         log(&served);
         client.tally.end(begun, &served.outcome);
         drop(client); // before the answer: what was closed is gone when its closer goes on
-        ticket.answer(&served.answer());
+        served.answer(ticket);
     })
 }
 
@@ -183,7 +183,7 @@ fn finish_later(shared: &Arc<Shared>, tally: &Arc<Tally>, served: Served, owed: 
     let (worker, tally) = (Arc::clone(shared), Arc::clone(tally));
     Box::new(move || {
         if mutant::on(Mutant::AnsweredBeforeOwed) {
-            ticket.answer(&served.answer());
+            served.answer(ticket);
             std::thread::sleep(std::time::Duration::from_millis(100));
             drop(owed);
             return;
@@ -192,6 +192,6 @@ fn finish_later(shared: &Arc<Shared>, tally: &Arc<Tally>, served: Served, owed: 
         worker.vfs.file_system().remove_left_behind();
         log(&served);
         tally.end(begun, &served.outcome);
-        ticket.answer(&served.answer());
+        served.answer(ticket);
     })
 }

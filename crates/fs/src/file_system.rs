@@ -120,9 +120,10 @@ impl FileSystem {
         self.volume.versions.set(versions)
     }
 
-    /// Runs an operation and returns also what its answer depends on; nothing where no versions are published. Calls do not nest.
-    pub fn noting<T>(&self, operation: impl FnOnce() -> T) -> (T, Noted) {
-        self.volume.versions.noting(operation)
+    /// Runs an operation, and then hands on its result with what its answer depends on; nothing where no versions are published. Calls do
+    /// not nest.
+    pub fn noting<T, R>(&self, operation: impl FnOnce() -> T, then: impl FnOnce(T, &Noted) -> R) -> R {
+        self.volume.versions.noting(operation, then)
     }
 
     /// Whoever keeps bytes of a file has to ask anew: somebody may have newer ones, and says so to those who ask from now on.

@@ -79,7 +79,7 @@ struct Note {
 }
 
 /// The things that an operation has read, with their versions.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Noted {
     notes: SmallVec<[Note; NOTES_USUAL]>,
     has_more: bool,
@@ -234,10 +234,10 @@ impl Published {
         self.note(|| Thing::Name(directory, hash()));
     }
 
-    /// Runs an operation and returns also what it has read. Calls do not nest. Nothing is noted where nothing is published.
-    pub(crate) fn noting<T>(&self, operation: impl FnOnce() -> T) -> (T, Noted) {
+    /// Runs an operation, and hands its result on with what it has read. Calls do not nest. Nothing is noted where nothing is published.
+    pub(crate) fn noting<T, R>(&self, operation: impl FnOnce() -> T, then: impl FnOnce(T, &Noted) -> R) -> R {
         if self.0.get().is_none() {
-            return (operation(), Noted::default());
+            return then(operation(), &Noted::default());
         }
         NOTED.with_borrow_mut(|noted| {
             noted.notes.clear();
@@ -248,7 +248,7 @@ impl Published {
         self.note(|| Thing::Everything);
         let result = operation();
         drop(noting);
-        (result, NOTED.take())
+        NOTED.with_borrow(|noted| then(result, noted))
     }
 }
 
@@ -278,17 +278,18 @@ mod tests {
     fn only_what_an_operation_reads_is_noted() {
         let (published, counting) = (Published::default(), Arc::<Counting>::default());
         published.note_inode(INODE);
-        assert_eq!(published.noting(|| published.note_inode(INODE)).1.versions(Some(INODE)).count(), 0, "nothing is published");
+        let versions = |operation: &dyn Fn(), of| published.noting(operation, |(), noted| noted.versions(of).count());
+        assert_eq!(versions(&|| published.note_inode(INODE), Some(INODE)), 0, "nothing is published");
         assert!(published.set(Box::new(counting)) && !published.set(Box::new(Arc::<Counting>::default())));
         published.note_inode(INODE);
-        let ((), noted) = published.noting(|| {
+        let name_and_inode = || {
             published.note_name(InodeNumber::ROOT, || 7);
             published.note_inode(INODE);
-        });
-        assert_eq!((noted.versions(None).count(), noted.versions(Some(INODE)).count()), (3, 4), "with everything");
+        };
+        assert_eq!((versions(&name_and_inode, None), versions(&name_and_inode, Some(INODE))), (3, 4), "with everything");
         published.note_inode(INODE);
-        assert_eq!(published.noting(|| ()).1.versions(None).count(), 1);
-        let ((), many) = published.noting(|| (0..100).for_each(|_| published.note_inode(INODE)));
-        assert_eq!(many.versions(None).count(), 0, "what was not noted whole is not kept");
+        assert_eq!(versions(&|| (), None), 1);
+        let many = || (0..100).for_each(|_| published.note_inode(INODE));
+        assert_eq!(versions(&many, None), 0, "what was not noted whole is not kept");
     }
 }

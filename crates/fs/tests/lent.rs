@@ -47,8 +47,7 @@ struct Held {
 
 impl Held {
     fn lend(fs: &FileSystem, file: InodeNumber) -> Self {
-        let (extents, noted) = fs.noting(|| fs.lend(file, 0));
-        Self { extents: extents.expect("lent"), seen: noted.versions(None).collect() }
+        fs.noting(|| fs.lend(file, 0), |extents, noted| Self { extents: extents.expect("lent"), seen: noted.versions(None).collect() })
     }
 
     fn is_valid(&self, words: &Words) -> bool {

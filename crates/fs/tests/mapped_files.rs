@@ -542,7 +542,7 @@ fn bytes_that_were_read_are_not_kept_of_a_file_that_is_mapped() {
         let file = create(&fs, b"file");
         write(&fs, file, 0, &[1; 20_000]);
         drop(fs.map(file, 4096, 4096, true).expect("mapped")); // nothing is to be moved or opened by the next one
-        let looked = || fs.noting(|| read(&fs, file, 4096, 100)).1.versions(None).collect::<Vec<_>>();
+        let looked = || fs.noting(|| read(&fs, file, 4096, 100), |_, noted| noted.versions(None).collect::<Vec<_>>());
         let before = looked();
         assert!(!before.is_empty() && looked() == before);
         let mapping = fs.map(file, 4096, 4096, false).expect("mapped");

@@ -10,7 +10,7 @@
 //! | second name, second range | second path, target, name of an attribute; buffer or value beside a path |
 //! | arguments | 0 subject is an open file (1), 1 mode or user, 2 umask or group, 3 which of user and group (bits), device; times; of a transfer 1 when it is left to the mount (bits: cached, grows) |
 
-use tandemfs_ring::{NameTooLong, Names, Range, Request};
+use tandemfs_ring::{NameTooLong, Range, Request};
 
 use crate::operation::{Handle, Operation, Place, Subject, TimeToSet, Unless, Whence};
 use crate::text::Text;
@@ -42,12 +42,12 @@ pub(crate) fn place(at: Place) -> u64 {
     }
 }
 
-struct Encoder<'a> {
-    request: Request,
+struct Encoder<'r, 'a> {
+    request: &'r mut Request,
     names: [&'a [u8]; 2],
 }
 
-impl<'a> Encoder<'a> {
+impl<'a> Encoder<'_, 'a> {
     fn path(&mut self, index: usize, at: Place, path: Text<'a>) {
         match index {
             0 => self.request.handle = place(at),
@@ -107,13 +107,24 @@ impl Operation<'_> {
     /// # Errors
     /// [`NameTooLong`] for a text of more than 255 bytes that is not in the data area.
     pub fn encode(&self) -> Result<Request, NameTooLong> {
-        let mut to = Encoder { request: Request::new(self.number() as u16), names: [&[]; 2] };
-        self.encode_into(&mut to);
-        to.request.names = Names::new(to.names[0], to.names[1])?;
-        Ok(to.request)
+        let mut request = Request::default();
+        self.encode_to(&mut request)?;
+        Ok(request)
     }
 
-    fn encode_into<'a>(&'a self, to: &mut Encoder<'a>) {
+    /// As [`Operation::encode`], in place of an earlier request.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn encode_to(&self, request: &mut Request) -> Result<(), NameTooLong> {
+        request.reset(self.number() as u16);
+        let mut to = Encoder { request, names: [&[]; 2] };
+        self.put(&mut to);
+        let Encoder { request, names: [first, second] } = to;
+        request.names.set(first, second)
+    }
+
+    fn put<'a>(&'a self, to: &mut Encoder<'_, 'a>) {
         match *self {
             Self::Nothing | Self::SyncFileSystem => {}
             Self::Open { at, path, flags, mode, umask } => {
@@ -159,7 +170,7 @@ impl Operation<'_> {
     }
 
     /// Operations on an open file; false for others.
-    fn encode_of_file(&self, to: &mut Encoder<'_>) -> bool {
+    fn encode_of_file(&self, to: &mut Encoder<'_, '_>) -> bool {
         match *self {
             Self::Close { handle } | Self::Descriptor { handle } => to.file(handle),
             Self::Read { handle, offset, into, unless } => {
@@ -217,7 +228,7 @@ impl Operation<'_> {
         true
     }
 
-    fn encode_of_subject<'a>(&'a self, to: &mut Encoder<'a>) {
+    fn encode_of_subject<'a>(&'a self, to: &mut Encoder<'_, 'a>) {
         match *self {
             Self::Stat { subject } => to.subject(subject),
             Self::Access { subject, mode, effective } => {

@@ -31,6 +31,7 @@ use crate::mutant::{self, Mutant};
 use crate::sync;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sys::Mapping;
+use crate::versions::Seen;
 use crate::{Attention, RingError};
 
 /// What a client did wrong.
@@ -217,7 +218,7 @@ impl Arena {
         Ok(())
     }
 
-    fn answer(&self, index: usize, turn: u32, answer: &Answer) {
+    fn answer(&self, index: usize, turn: u32, answer: &Answer, seen: Option<&Seen>) {
         let at = |offset| self.sizes.word(index, offset);
         let publish = || self.memory.store(at(slot::ANSWER_TURN), turn);
         if mutant::on(Mutant::AnswerAfterTurn) {
@@ -231,12 +232,11 @@ impl Arena {
             let place = |word| at(slot::ATTRIBUTES + 8 * word);
             attributes.to_words().into_iter().enumerate().for_each(|(word, value)| self.memory.store_long(place(word), value));
         }
-        let (words, sum) = answer.seen.parts();
+        let (words, sum) = seen.map_or((&[][..], 0), Seen::parts);
         self.memory.store(at(slot::SEEN), words.len() as u32);
         if !words.is_empty() {
             self.memory.store_long(at(slot::SEEN_SUM), sum);
-            let place = |index| at(slot::SEEN_WORDS + 4 * index);
-            words.iter().enumerate().for_each(|(index, word)| self.memory.store(place(index), *word));
+            words.iter().enumerate().for_each(|(index, word)| self.memory.store(at(slot::seen_word(index)), *word));
         }
         let give_back = || self.taken[index].is_busy.store(false, Ordering::Release);
         if !mutant::on(Mutant::BusyPastAnswer) {
@@ -315,9 +315,14 @@ pub const DROPPED: u32 = 5;
 
 impl Ticket {
     /// Answers. This never waits.
-    pub fn answer(mut self, answer: &Answer) {
+    pub fn answer(self, answer: &Answer) {
+        self.answer_for(answer, None);
+    }
+
+    /// Answers; the client may keep the answer while the words that it depends on are as they were.
+    pub fn answer_for(mut self, answer: &Answer, seen: Option<&Seen>) {
         self.is_answered = true;
-        self.arena.answer(self.index, self.turn, answer);
+        self.arena.answer(self.index, self.turn, answer, seen);
     }
 
     /// Bytes of the client's data area.
@@ -334,7 +339,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if !self.is_answered {
-            self.arena.answer(self.index, self.turn, &Answer { error: DROPPED, ..Answer::default() });
+            self.arena.answer(self.index, self.turn, &Answer { error: DROPPED, ..Answer::default() }, None);
         }
     }
 }

@@ -313,10 +313,13 @@ impl Inner {
             value: self.memory.load_long(at(slot::VALUE)),
             further: self.memory.load_long(at(slot::FURTHER)),
             attributes: has_attributes.then(|| Attributes::of_words(std::array::from_fn(attribute))),
-            seen: Seen::found(self.memory.load(at(slot::SEEN)), self.memory.load_long(at(slot::SEEN_SUM)), |index| {
-                self.memory.load(at(slot::SEEN_WORDS + 4 * index))
-            }),
         }
+    }
+
+    fn seen(&self, index: usize) -> Seen {
+        let at = |offset| self.sizes.word(index, offset);
+        let word = |index| self.memory.load(at(slot::seen_word(index)));
+        Seen::found(self.memory.load(at(slot::SEEN)), self.memory.load_long(at(slot::SEEN_SUM)), word)
     }
 }
 
@@ -340,6 +343,11 @@ impl Slot {
     pub fn call(&mut self, request: &Request) -> Result<Answer, Ended> {
         self.begin(request)?;
         self.finish()
+    }
+
+    /// The words that the last answer depends on; none if it is not to be kept, or if the last request was not answered.
+    pub fn seen(&self) -> Seen {
+        if self.is_open { Seen::default() } else { self.client.0.seen(self.index) }
     }
 
     /// Submits a request. The buffers of its ranges belong to it until the answer.

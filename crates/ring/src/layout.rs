@@ -37,11 +37,12 @@
 //! | 644 | 4 | daemon | error, 0 for none |
 //! | 648 | 8 | daemon | value |
 //! | 656 | 4 | daemon | 1 if there are attributes |
+//! | 660 | 4 | daemon | words that the answer depends on, 0 if it is not to be kept (`versions.rs`) |
 //! | 664 | 8 | daemon | further value |
+//! | 672 | 8 | daemon | sum of the values of those words |
+//! | 680 | 4 each | daemon | the first six of them, so that most answers without attributes are one line |
 //! | 704 | 104 | daemon | attributes (`message.rs`) |
-//! | 808 | 4 | daemon | words that the answer depends on, 0 if it is not to be kept (`versions.rs`) |
-//! | 816 | 8 | daemon | sum of their values |
-//! | 824 | 4 each | daemon | 32 of them |
+//! | 832 | 4 each | daemon | 26 further words |
 //!
 //! Word file: 0 magic (8), 8 version (4), 64 the daemon's attention to this client (4): 0 asleep, 1 awake, 2 polling, 3 ended;
 //! 128 the number of its looks at the client's credentials (4).
@@ -51,7 +52,7 @@ use crate::RingError;
 /// `TFSRING\0`.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"TFSRING\0");
 /// The version of the layout and of the messages.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Most slots of a client: one a thread; threads beyond them share.
 pub const SLOTS_MAX: u32 = 64;
 /// The most bytes of a data area.
@@ -95,13 +96,23 @@ pub(crate) mod slot {
     pub(crate) const ERROR: usize = 644;
     pub(crate) const VALUE: usize = 648;
     pub(crate) const HAS_ATTRIBUTES: usize = 656;
+    pub(crate) const SEEN: usize = 660;
     pub(crate) const FURTHER: usize = 664;
+    pub(crate) const SEEN_SUM: usize = 672;
+    pub(crate) const SEEN_FIRST: usize = 680;
+    pub(crate) const SEEN_FIRST_WORDS: usize = 6;
     pub(crate) const ATTRIBUTES: usize = 704;
     pub(crate) const ATTRIBUTE_WORDS: usize = 13;
-    pub(crate) const SEEN: usize = 808;
-    pub(crate) const SEEN_SUM: usize = 816;
-    pub(crate) const SEEN_WORDS: usize = 824;
+    pub(crate) const SEEN_REST: usize = 832;
     pub(crate) const BYTES: usize = 1024;
+
+    /// Where one of the words is that an answer depends on.
+    pub(crate) fn seen_word(index: usize) -> usize {
+        match index.checked_sub(SEEN_FIRST_WORDS) {
+            None => SEEN_FIRST + 4 * index,
+            Some(further) => SEEN_REST + 4 * further,
+        }
+    }
 }
 
 pub(crate) const SLOTS_OFFSET: usize = 256;
@@ -121,10 +132,12 @@ const _: () = {
     assert!(slot::HEAD + 8 * slot::HEAD_WORDS == slot::MORE && slot::MORE + 8 * slot::MORE_WORDS == slot::NAMES);
     assert!(slot::NAMES + NAMES_BYTES == slot::ANSWER_TURN && slot::ANSWER_TURN.is_multiple_of(LINE));
     assert!(
-        slot::HAS_ATTRIBUTES < slot::FURTHER
-            && slot::FURTHER < slot::ATTRIBUTES
-            && slot::ATTRIBUTES + 8 * slot::ATTRIBUTE_WORDS <= slot::SEEN
-            && slot::SEEN_WORDS + 4 * SEEN_MAX <= slot::BYTES
+        slot::HAS_ATTRIBUTES < slot::SEEN
+            && slot::SEEN < slot::FURTHER
+            && slot::FURTHER < slot::SEEN_SUM
+            && slot::SEEN_FIRST + 4 * slot::SEEN_FIRST_WORDS == slot::ATTRIBUTES
+            && slot::ATTRIBUTES + 8 * slot::ATTRIBUTE_WORDS <= slot::SEEN_REST
+            && slot::SEEN_REST + 4 * (SEEN_MAX - slot::SEEN_FIRST_WORDS) <= slot::BYTES
     );
     assert!(slot::BYTES.is_multiple_of(2 * LINE) && SLOTS_OFFSET.is_multiple_of(2 * LINE));
     assert!(2 * NAME_BYTES_MAX <= NAMES_BYTES && NAMES_BYTES.is_multiple_of(8));

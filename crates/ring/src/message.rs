@@ -2,7 +2,6 @@
 //! or an error is a number here.
 
 use crate::layout::{ARGUMENTS, NAME_BYTES_MAX, NAMES_BYTES, Range, slot};
-use crate::versions::Seen;
 
 /// A request: what a client fills in, and the daemon's private, validated copy of it.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -79,14 +78,24 @@ impl Names {
     /// # Errors
     /// [`NameTooLong`].
     pub fn new(first: &[u8], second: &[u8]) -> Result<Self, NameTooLong> {
+        let mut names = Self::default();
+        names.set(first, second)?;
+        Ok(names)
+    }
+
+    /// Takes other names in their place.
+    ///
+    /// # Errors
+    /// [`NameTooLong`].
+    pub fn set(&mut self, first: &[u8], second: &[u8]) -> Result<(), NameTooLong> {
         if let Some(bytes) = [first.len(), second.len()].into_iter().find(|bytes| *bytes > NAME_BYTES_MAX) {
             return Err(NameTooLong { bytes });
         }
-        let mut names = Self { lengths: [first.len() as u16, second.len() as u16], ..Self::default() };
-        let (head, tail) = names.bytes.split_at_mut(first.len());
+        self.lengths = [first.len() as u16, second.len() as u16];
+        let (head, tail) = self.bytes.split_at_mut(first.len());
         head.copy_from_slice(first);
         tail[..second.len()].copy_from_slice(second);
-        Ok(names)
+        Ok(())
     }
 
     /// A name, by index 0 or 1; empty if there is none.
@@ -101,6 +110,14 @@ impl Request {
     /// A request without arguments and names.
     pub fn new(operation: u16) -> Self {
         Self { operation, ..Self::default() }
+    }
+
+    /// Makes it as [`Request::new`] does, in place.
+    pub fn reset(&mut self, operation: u16) {
+        (self.operation, self.flags) = (operation, 0);
+        [self.node, self.handle, self.offset, self.length] = [0; 4];
+        (self.ranges, self.arguments) = ([Range::default(); 2], [0; ARGUMENTS]);
+        self.names.lengths = [0; 2];
     }
 
     /// The first line: seven words.
@@ -254,8 +271,6 @@ pub struct Answer {
     pub further: u64,
     /// Of the inode that it concerns.
     pub attributes: Option<Attributes>,
-    /// While which words are as they were the answer stays right.
-    pub seen: Seen,
 }
 
 #[cfg(test)]

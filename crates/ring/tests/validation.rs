@@ -25,7 +25,7 @@ fn filled() -> Request {
 fn the_table_of_the_layout_is_the_layout() {
     let mut rig = Rig::new(Doorbell::Futex);
     let total = 8192 + SIZES.data_bytes;
-    let header = [b"TFSRING\0", &[2, 0, 0, 0, 4, 0, 0, 0], &8192_u64.to_le_bytes()[..], &SIZES.data_bytes.to_le_bytes()].concat();
+    let header = [b"TFSRING\0", &[3, 0, 0, 0, 4, 0, 0, 0], &8192_u64.to_le_bytes()[..], &SIZES.data_bytes.to_le_bytes()].concat();
     assert_eq!(rig.bytes(0, 32), header);
     assert_eq!(rig.arena.file().expect("a file").metadata().expect("a file").len(), total);
 
@@ -62,11 +62,13 @@ fn attributes_arrive() {
     let created = Time { seconds: -1, nanoseconds: 999_999_999 };
     let attributes = Attributes { node: 1, size_bytes: 1 << 40, links: 2, group: 9, device_number: 8, created, ..Attributes::default() };
     let seen = Seen::of((0..SEEN_MAX as u32).map(|word| (word * 8000, u64::from(word))));
-    let answer = tandemfs_ring::Answer { attributes: Some(attributes), seen, ..Default::default() };
-    rig.handler.kept.pop().expect("kept").answer(&answer);
+    let answer = tandemfs_ring::Answer { attributes: Some(attributes), ..Default::default() };
+    rig.handler.kept.pop().expect("kept").answer_for(&answer, Some(&seen));
     assert_eq!(pending.wait().expect("answered").0, answer);
-    assert_eq!(rig.bytes(SLOTS + 808, 4), [SEEN_MAX as u8, 0, 0, 0], "words");
-    assert_eq!(rig.bytes(SLOTS + 824, 8), [0, 0, 0, 0, 64, 31, 0, 0], "which");
+    assert_eq!(slot.seen(), seen);
+    assert_eq!(rig.bytes(SLOTS + 660, 4), [SEEN_MAX as u8, 0, 0, 0], "words");
+    assert_eq!(rig.bytes(SLOTS + 680, 8), [0, 0, 0, 0, 64, 31, 0, 0], "which");
+    assert_eq!(rig.bytes(SLOTS + 832, 4), 48_000_u32.to_le_bytes(), "the seventh");
 }
 
 #[test]
@@ -177,9 +179,9 @@ fn a_client_refuses_what_is_no_arena() {
     assert!(matches!(map(made(8192, SealFlags::empty()).as_fd()), RingError::NoArena("a file that is not sealed")));
     assert!(matches!(map(made(8192, SealFlags::SHRINK).as_fd()), RingError::NoArena("no magic")));
     assert!(matches!(map(made(64, SealFlags::SHRINK).as_fd()), RingError::NoArena("a file that is too short")));
-    arena.file().expect("a file").write_all_at(&[3], 8).expect("written");
+    arena.file().expect("a file").write_all_at(&[4], 8).expect("written");
     let newer = map(arena.descriptors().arena);
-    let sentence = "the daemon speaks version 3 of the ring, this program version 2; install the same release for both";
+    let sentence = "the daemon speaks version 4 of the ring, this program version 3; install the same release for both";
     assert_eq!(newer.to_string(), sentence);
 }
 

@@ -82,8 +82,8 @@ fn load(fs: &FileSystem, words: &Words, file: InodeNumber, written: &Written) ->
         let (extents, seen) = match held.take().filter(|(_, seen): &(Vec<_>, Vec<_>)| words.agree(seen)) {
             Some(held) => held,
             None => {
-                let (extents, noted) = fs.noting(|| fs.lend(file, 0));
-                (extents.map_err(text)?, noted.versions(None).collect())
+                let (extents, seen) = fs.noting(|| fs.lend(file, 0), |extents, noted| (extents, noted.versions(None).collect()));
+                (extents.map_err(text)?, seen)
             }
         };
         for extent in &extents {

@@ -36,13 +36,12 @@ fn request(number: u64) -> Request {
 /// An answer of which every field says the same.
 fn answer(number: u64) -> Answer {
     let attributes = Attributes { node: number, block_bytes: number as u32, ..Attributes::default() };
-    Answer {
-        error: number as u32,
-        value: number,
-        further: !number,
-        attributes: Some(attributes),
-        seen: Seen::of([(number as u32 % 9, number)]),
-    }
+    Answer { error: number as u32, value: number, further: !number, attributes: Some(attributes) }
+}
+
+/// The words that such an answer depends on: in the first line and behind the attributes.
+fn seen(number: u64) -> Seen {
+    Seen::of((0..8).map(|word| (number as u32 % 9 + word, number)))
 }
 
 /// Checks requests, and answers some of them by another thread.
@@ -74,7 +73,7 @@ fn serve(number: u64, range: Range, ticket: Ticket) {
     if range.length > 0 {
         ticket.data(range).expect("validated").write(0, &[number as u8]);
     }
-    ticket.answer(&answer(number));
+    ticket.answer_for(&answer(number), Some(&seen(number)));
 }
 
 /// A daemon with one client, and what the client does.
@@ -177,6 +176,7 @@ fn handed_on(random: &mut Random) -> Result<(), String> {
 
 fn call(slot: &mut Slot, number: u64) {
     assert_eq!(slot.call(&request(number)), Ok(answer(number)), "a torn answer, or that of another request");
+    assert_eq!(slot.seen(), seen(number), "words of another answer");
 }
 
 /// Two threads of a client, each with a slot, one of which it may give back and take again.
@@ -246,7 +246,7 @@ fn ending(random: &mut Random) -> Result<(), String> {
         let caller = thread::spawn(move || {
             for number in 1..=count {
                 match slot.call(&request(number)) {
-                    Ok(seen) => assert_eq!(seen, answer(number)),
+                    Ok(given) => assert_eq!(given, answer(number)),
                     Err(tandemfs_ring::Ended) => break,
                 }
             }

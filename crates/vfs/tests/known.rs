@@ -11,9 +11,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::io::Errno;
 use support::{ROOT, empty, root, user};
 use tandemfs_crash::{Random, rounds_or, seed_or};
-use tandemfs_fs::Versions;
 use tandemfs_fs::mutant::{self, Mutant};
+use tandemfs_fs::{Noted, Versions};
 use tandemfs_vfs::{At, OpenFile, Process, Result, SetTimes, Subject, TimeToSet, Vfs};
+
+/// Runs an operation and returns also what it has read.
+fn noting<T>(vfs: &Vfs, operation: impl FnOnce() -> T) -> (T, Noted) {
+    vfs.file_system().noting(operation, |result, noted| (result, noted.clone()))
+}
 
 /// Versions as their definition says.
 struct Table(Mutex<Words>);
@@ -227,7 +232,7 @@ impl Played {
     fn ask(&self, user: usize, asked: Asked) -> (Told, Vec<(u32, u64)>) {
         let (vfs, process) = (&self.vfs, &self.users[user]);
         let stat = |subject| {
-            let (result, noted) = vfs.file_system().noting(|| vfs.stat(process, subject));
+            let (result, noted) = noting(vfs, || vfs.stat(process, subject));
             let inode = result.as_ref().ok().map(|attributes| attributes.inode);
             let said = told(result, |attributes| Told::Attributes(format!("{attributes:?}")));
             (said, noted.versions(inode).collect())
@@ -239,12 +244,12 @@ impl Played {
             Asked::Open(open) => stat(Subject::Open(&self.open[open])),
             Asked::Read(open, offset) => {
                 let mut bytes = [0; 700];
-                let (result, noted) = vfs.file_system().noting(|| vfs.read_at(&self.open[open], offset as i64, &mut bytes));
+                let (result, noted) = noting(vfs, || vfs.read_at(&self.open[open], offset as i64, &mut bytes));
                 (told(result, |length| Told::Bytes(bytes[..length].to_vec())), noted.versions(None).collect())
             }
             Asked::Access(path, mode) => {
                 let subject = Subject::followed(ROOT, PATHS[path]);
-                let (result, noted) = vfs.file_system().noting(|| vfs.access(process, subject, mode, true));
+                let (result, noted) = noting(vfs, || vfs.access(process, subject, mode, true));
                 (told(result, |()| Told::Allowed), noted.versions(None).collect())
             }
         }
@@ -348,7 +353,7 @@ fn grown(rounds: u64) -> std::result::Result<u64, String> {
                             *size
                         }
                         _ => {
-                            let (result, noted) = vfs.file_system().noting(|| vfs.stat(&root(), Subject::Open(&file)));
+                            let (result, noted) = noting(&vfs, || vfs.stat(&root(), Subject::Open(&file)));
                             let found = result.map_err(|refused| format!("{refused:?}"))?;
                             known = Some((found.size, noted.versions(Some(found.inode)).collect()));
                             found.size

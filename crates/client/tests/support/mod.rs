@@ -19,7 +19,7 @@ use rustix::net::{
 use tandemfs_client::{ConnectError, Errno, Error, Mount, Options};
 use tandemfs_protocol::{GREETING_BYTES, Hello, Number, Operation, Outcome, Reception, TRANSFER_BYTES_MAX, Text, Welcome};
 use tandemfs_ring::{
-    Answer, Arena, ClientId, Control, End, Handler, Lifeline, Poller, Range, Request, Sizes, Ticket, VERSION_WORDS, VersionWords,
+    Answer, Arena, ClientId, Control, End, Handler, Lifeline, Poller, Range, Request, Seen, Sizes, Ticket, VERSION_WORDS, VersionWords,
 };
 
 pub const SIZES: Sizes = Sizes { slots: 4, data_bytes: 256 << 10 };
@@ -28,6 +28,8 @@ pub const SIZES: Sizes = Sizes { slots: 4, data_bytes: 256 << 10 };
 #[expect(clippy::large_enum_variant, reason = "one at a time")]
 pub enum Reply {
     Now(Answer),
+    /// With what it depends on.
+    NowFor(Answer, Seen),
     /// Later, or never: see [`Server::kept`].
     Keep,
 }
@@ -86,6 +88,7 @@ impl<A: Answers> Handler for Table<A> {
         let operation = Operation::decode(request).expect("a client of this version says nothing else");
         match self.answers.answer(&operation, &ticket) {
             Reply::Now(answer) => ticket.answer(&answer),
+            Reply::NowFor(answer, seen) => ticket.answer_for(&answer, Some(&seen)),
             Reply::Keep => self.kept.lock().expect("locked").push(ticket),
         }
     }
