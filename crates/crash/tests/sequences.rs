@@ -1,6 +1,7 @@
 //! Crash states of all sequences of one and two operations over a bounded set, in the manner of ACE, and of sampled longer ones: in each
 //! domain, in both modes, and with zones and rings at their limits; on drives without firmware and with. Of the pairs each test takes a
-//! quarter, another one in each domain and mode; with `TANDEMFS_EVERYTHING=1`, as in continuous integration, all of them.
+//! quarter, another one in each domain and mode, and of the triples a third; with `TANDEMFS_EVERYTHING=1`, as in continuous integration,
+//! all of them.
 
 use tandemfs_crash::{
     Effort, Explorer, Harness, Operation, Random, Scene, Setting, explore_sequences, of_homes, pairs, seed_or, settings, singles, triples,
@@ -137,11 +138,16 @@ fn single_operations_at_the_limits(on: OnDrive) {
     }
 }
 
+/// Whether nothing is left out to be short.
+fn everything() -> bool {
+    std::env::var_os("TANDEMFS_EVERYTHING").is_some()
+}
+
 /// A quarter of the pairs, 0 to 3. Every operation is first and second in each; together they are all pairs.
 fn a_quarter_of_pairs(quarter: usize) -> Vec<Vec<Operation>> {
     let (all, operations) = (pairs(), singles().len());
     assert_eq!(all.len(), operations * operations);
-    if std::env::var_os("TANDEMFS_EVERYTHING").is_some() {
+    if everything() {
         return all;
     }
     let is_of_it = |index: usize| (index / operations + index % operations) % 4 == quarter;
@@ -170,8 +176,9 @@ fn pairs_of_operations_relaxed_gpf(on: OnDrive) {
 
 fn sampled_triples(on: OnDrive) {
     let mut random = Random::new(seed_or(13));
+    let count = if everything() { 150 } else { 50 };
     for domain in [PersistenceDomain::Adr, PersistenceDomain::Gpf, PersistenceDomain::Process] {
-        explore(&small(on, domain), &triples(150, &mut random), Effort { states: 4, ..Effort::QUICK });
+        explore(&small(on, domain), &triples(count, &mut random), Effort { states: 4, ..Effort::QUICK });
     }
 }
 
