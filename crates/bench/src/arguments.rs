@@ -5,7 +5,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::compare::backing::Kind;
 use crate::compare::peer::Peer;
 use crate::compare::session::LATENCIES;
-use crate::compare::settings::{Pinning, Settings};
+use crate::compare::settings::Settings;
 use crate::workloads::Workload;
 
 /// Measures TandemFS, each operation beside its bare limit in the same run.
@@ -53,8 +53,6 @@ pub enum Command {
     Bytefs(BytefsArguments),
     /// The same work on TandemFS and on ext4, XFS and Btrfs, side by side
     Compare(CompareArguments),
-    /// One run of one case of the comparison
-    Run(RunArguments),
     /// The report of a comparison, made again from its results
     Report(ReportArguments),
     /// Age a file system by creations and removals, and show what is left of its aligned space
@@ -78,9 +76,12 @@ pub struct CompareArguments {
     /// What to measure, by name or by the beginning of names; everything when nothing is named
     #[arg(value_name = "CASE")]
     pub cases: Vec<String>,
-    /// How.
+    /// What holds for all runs.
     #[command(flatten)]
-    pub common: ComparisonCommon,
+    pub settings: Settings,
+    /// One JSON object a line for each run instead of a report
+    #[arg(long)]
+    pub json: bool,
     /// Some cases, a tenth of the work, in less than five minutes
     #[arg(long, conflicts_with = "full")]
     pub quick: bool,
@@ -114,72 +115,6 @@ pub struct CompareArguments {
     /// List the cases
     #[arg(long)]
     pub list: bool,
-}
-
-/// `tandemfs-bench run`.
-#[derive(Debug, Clone, Args)]
-pub struct RunArguments {
-    /// The case; 'tandemfs-bench compare --list' shows them
-    #[arg(value_name = "CASE")]
-    pub case: String,
-    /// How.
-    #[command(flatten)]
-    pub common: ComparisonCommon,
-    /// On what
-    #[arg(long, value_name = "PLACE", value_enum, default_value = "free")]
-    pub place: Kind,
-    /// Microseconds of a block command of the same drive
-    #[arg(long, value_name = "NUMBER", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub latency: u32,
-    /// Who
-    #[arg(long, value_name = "PEER", value_enum, default_value = "tandemfs-relaxed")]
-    pub peer: Peer,
-    /// Share of the work
-    #[arg(long, value_name = "SHARE", value_parser = share, default_value = "1")]
-    pub scale: f64,
-}
-
-/// What both can be told.
-#[derive(Debug, Clone, Args)]
-pub struct ComparisonCommon {
-    /// One JSON object a line instead of tables
-    #[arg(long)]
-    pub json: bool,
-    /// Where files that stand for drives are made; needs 3 GiB for most cases; best in memory
-    #[arg(long, value_name = "DIRECTORY", default_value = "/dev/shm")]
-    pub directory: PathBuf,
-    /// Profile of TandemFS's emulated drive
-    #[arg(long, value_name = "PROFILE", default_value = "romefs-a")]
-    pub profile: String,
-    /// Memory zone of TandemFS's emulated drive
-    #[arg(long, value_name = "SIZE", value_parser = mebibytes, default_value = "256M")]
-    pub memory: u64,
-    /// Least size of drives; a case that needs more gets more
-    #[arg(long, value_name = "SIZE", value_parser = mebibytes, default_value = "1G")]
-    pub drive: u64,
-    /// Whose client and daemon share one CPU
-    #[arg(long, value_name = "CASES", value_enum, default_value = "single")]
-    pub pin: Pinning,
-    /// Chooses everything that is drawn
-    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
-    pub seed: u64,
-}
-
-impl ComparisonCommon {
-    /// What holds for all runs.
-    pub(crate) fn settings(&self, scale: f64, keeps_least: bool) -> Settings {
-        Settings {
-            scale,
-            keeps_least,
-            warm_up_share: 0.2,
-            seed: self.seed,
-            pinning: self.pin,
-            profile: self.profile.clone(),
-            memory_bytes: self.memory,
-            drive_bytes: self.drive,
-            directory: self.directory.clone(),
-        }
-    }
 }
 
 /// A share of the work.
@@ -249,7 +184,7 @@ pub struct RomefsArguments {
 }
 
 /// A size in whole MiB.
-fn mebibytes(text: &str) -> Result<u64, String> {
+pub fn mebibytes(text: &str) -> Result<u64, String> {
     let (number, shift) = match (text.strip_suffix('M'), text.strip_suffix('G')) {
         (Some(number), _) => (number, 20),
         (_, Some(number)) => (number, 30),
@@ -398,16 +333,13 @@ mod tests {
             parse("bench compare untar durable- --quick --place free,same --peer ext4,null --rounds 7 --pin none").expect("a line");
         let Some(Command::Compare(compare)) = compare.command else { panic!("no comparison") };
         assert_eq!((compare.place, compare.peer), (vec![Kind::Free, Kind::Same], vec![Peer::Ext4, Peer::Null]));
-        assert_eq!((compare.cases.len(), compare.rounds, compare.common.pin), (2, Some(7), Pinning::None));
-        let run = parse("bench run durable-overwrite-4k-c1 --peer tandemfs-strict --place free --json").expect("a line");
-        let Some(Command::Run(run)) = run.command else { panic!("no run") };
-        assert_eq!((run.peer, run.scale, run.common.json), (Peer::TandemfsStrict, 1.0, true));
+        assert_eq!((compare.cases.len(), compare.rounds, compare.settings.seed), (2, Some(7), 1));
         let report = parse("bench report results.json --output out").expect("a line");
         let Some(Command::Report(report)) = report.command else { panic!("no report") };
         assert_eq!((report.results, report.output), ("results.json".into(), Some("out".into())));
         assert!(parse("bench report").is_err());
         assert!(parse("bench compare --quick --full").is_err() && parse("bench compare --rounds 0").is_err());
-        assert!(parse("bench compare --peer zfs").is_err() && parse("bench run x --scale 0").is_err());
+        assert!(parse("bench compare --peer zfs").is_err() && parse("bench compare --scale 0").is_err());
         assert!(parse("bench overwrite romefs").is_err() && parse("bench romefs --memory 64").is_err());
     }
 

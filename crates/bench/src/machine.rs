@@ -4,7 +4,10 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
+use procfs::process::Process;
+use procfs::{CpuInfo, Current, LoadAverage, Meminfo};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::failure::{Failure, Result};
@@ -28,16 +31,23 @@ pub fn check() -> Result<()> {
     }
 }
 
+/// Looks every few milliseconds, for so long, whether something has come about. Returns whether it has.
+pub fn comes_about(within: Duration, mut is_so: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    while !is_so() {
+        if start.elapsed() > within {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
 /// Facts of the machine that help to read the results: name and value.
 pub fn facts() -> Vec<(&'static str, String)> {
-    let field = |file: &str, name: &str| {
-        fs::read_to_string(file).ok().and_then(|text| {
-            let line = text.lines().find(|line| line.starts_with(name))?;
-            Some(line.split_once(':')?.1.trim().to_owned())
-        })
-    };
-    let flags = field("/proc/cpuinfo", "flags").unwrap_or_default();
-    let has = |name: &str| flags.split(' ').any(|flag| flag == name);
+    let cpu = CpuInfo::current().ok();
+    let flags = cpu.as_ref().and_then(|cpu| cpu.flags(0)).unwrap_or_default();
+    let has = |name: &str| flags.contains(&name);
     let flush = if has("clwb") {
         "clwb"
     } else if has("clflushopt") {
@@ -47,30 +57,26 @@ pub fn facts() -> Vec<(&'static str, String)> {
     };
     let read = |file: &str| fs::read_to_string(file).map(|text| text.trim().to_owned()).unwrap_or_default();
     vec![
-        ("cpu", field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned())),
+        ("cpu", cpu.as_ref().and_then(|cpu| cpu.model_name(0)).unwrap_or(std::env::consts::ARCH).to_owned()),
         ("cpus", std::thread::available_parallelism().map_or(1, usize::from).to_string()),
         ("virtual", if has("hypervisor") { "yes" } else { "no" }.to_owned()),
         ("kernel", read("/proc/sys/kernel/osrelease")),
-        ("memory", field("/proc/meminfo", "MemTotal").unwrap_or_default()),
+        ("memory", Meminfo::current().map_or_else(|_| String::new(), |memory| format!("{} kB", memory.mem_total >> 10))),
         ("line write-back", flush.to_owned()),
         ("clock", read("/sys/devices/system/clocksource/clocksource0/current_clocksource")),
         ("fuse over io_uring", if read("/sys/module/fuse/parameters/enable_uring") == "Y" { "allowed" } else { "off" }.to_owned()),
-        ("load", load().to_string()),
+        ("load", format!("{:.2}", load())),
     ]
 }
 
 /// Load average of the last minute.
 pub fn load() -> f64 {
-    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or_default()
+    LoadAverage::current().map_or(0.0, |load| load.one.into())
 }
 
 /// `MemAvailable` of the machine, in bytes.
 pub fn available_memory_bytes() -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    kib.map_or(u64::MAX, |kib| kib << 10)
+    Meminfo::current().ok().and_then(|memory| memory.mem_available).unwrap_or(u64::MAX)
 }
 
 /// CPUs that the calling thread may use, in ascending order; empty if the affinity is unknown.
@@ -110,8 +116,6 @@ impl Drop for Pinned {
 
 /// Private host memory of this process: resident memory without shared file mappings (the mapped image), in bytes.
 pub fn own_memory_bytes() -> u64 {
-    let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let mut pages = statm.split(' ').skip(1).map(|field| field.parse::<u64>().unwrap_or_default());
-    let (resident, shared) = (pages.next().unwrap_or_default(), pages.next().unwrap_or_default());
-    resident.saturating_sub(shared) * rustix::param::page_size() as u64
+    let pages = Process::myself().and_then(|process| process.statm()).map_or(0, |memory| memory.resident.saturating_sub(memory.shared));
+    pages * rustix::param::page_size() as u64
 }

@@ -11,7 +11,7 @@
 //! `cases/` has one file for each row of the table, `romefs/` one for each experiment of its paper, `bytefs/` one for the figures that run
 //! loads and one for each other experiment, `workloads/` the loads of the ByteFS paper. `measure.rs` takes the times, `report.rs` judges
 //! them, `figures.rs` writes numbers, `output.rs` runs cases and experiments and prints their results, `scene.rs` makes devices and file
-//! systems. `probe.rs` records where the engine stores, `stopwatch.rs` how long each access takes. `null_fs/` is the FUSE file system
+//! systems. `probe.rs` records where the engine stores, `stopwatch.rs` how long each access takes. `null_fs.rs` is the FUSE file system
 //! that keeps everything in memory and nothing safe, and `served.rs` serves such file systems. `age/` makes file systems old.
 
 #![forbid(unsafe_code)]
@@ -59,12 +59,11 @@ fn main() -> ExitCode {
 /// Runs the measurements selected by the arguments. Closed standard output is not an error.
 fn run(arguments: &Arguments) -> Result<(), Failure> {
     let result = match (&arguments.child, &arguments.command) {
-        (Some(order), _) => compare::session::child(order).unwrap_or_else(|| cases::mount_time::child(order)),
+        (Some(order), _) => compare::child::Order::carry_out(order),
         (None, command) => machine::listen_for_signals().and_then(|()| match command {
             Some(Command::Romefs(romefs)) => romefs::run(romefs),
             Some(Command::Bytefs(bytefs)) => bytefs::run(bytefs),
             Some(Command::Compare(asked)) => compare::session::compare(asked),
-            Some(Command::Run(asked)) => compare::session::run(asked),
             Some(Command::Report(asked)) => compare::report::run(asked),
             Some(Command::Age(asked)) => age::run(asked),
             None => cases::run(&arguments.evaluation),

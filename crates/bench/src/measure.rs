@@ -1,7 +1,6 @@
 //! Timing: each operation goes into a histogram, and subjects are interleaved ([BE1], [BE3]).
 
 use std::sync::Barrier;
-use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -114,23 +113,28 @@ pub fn interleaved(subjects: usize, rounds: usize, batches: &mut [Batch<'_>]) ->
     Ok(recorder.samples)
 }
 
-/// Does each piece of work on a thread of its own. Returns the results, and the time from the common start to the last end.
+/// Runs all works at once, each on its own thread. Returns their results, and the time from when the first began until the last had ended,
+/// by their own clocks: the thread that waits for them may run long after they began, or even ended.
 pub fn on_threads<W: Send, T: Send>(works: Vec<W>, run: impl Fn(W) -> Result<T> + Sync) -> Result<(Vec<T>, Duration)> {
-    let (barrier, run) = (Barrier::new(works.len() + 1), &run);
+    let (barrier, run) = (Barrier::new(works.len()), &run);
     std::thread::scope(|scope| {
         let start_thread = |work| {
             let barrier = &barrier;
             scope.spawn(move || {
                 barrier.wait();
-                run(work)
+                let begun = Instant::now();
+                Ok((run(work)?, begun, Instant::now()))
             })
         };
         let threads: Vec<_> = works.into_iter().map(start_thread).collect();
-        barrier.wait();
-        let start = Instant::now();
-        let join = |thread: ScopedJoinHandle<'_, Result<T>>| thread.join().map_err(|_| Failure::new("a thread of the load panicked"))?;
-        let results = threads.into_iter().map(join).collect::<Result<_>>()?;
-        Ok((results, start.elapsed()))
+        let (mut results, mut all) = (Vec::new(), None);
+        for thread in threads {
+            let (result, begun, ended) = thread.join().unwrap_or_else(|_| Err(Failure::new("a thread of the load panicked")))?;
+            let (first, last) = all.unwrap_or((begun, ended));
+            all = Some((begun.min(first), ended.max(last)));
+            results.push(result);
+        }
+        Ok((results, all.map_or(Duration::ZERO, |(first, last): (Instant, Instant)| last - first)))
     })
 }
 
@@ -165,6 +169,20 @@ mod tests {
             let (median, expected) = (samples.median_ns(), nanoseconds as f64);
             assert!((median - expected).abs() <= expected / 500.0, "{nanoseconds} ns became {median}");
             assert_eq!(samples.count(), 1);
+        }
+    }
+
+    #[test]
+    fn regression_a_waiting_thread_that_runs_late_shortens_no_load() {
+        let _all_on_one_cpu = machine::Pinned::new();
+        for _ in 0..20 {
+            let spin = |()| {
+                let start = Instant::now();
+                while start.elapsed() < Duration::from_millis(1) {}
+                Ok(start.elapsed())
+            };
+            let (took, elapsed) = on_threads(vec![(); 2], spin).expect("run");
+            assert!(took.iter().all(|took| *took <= elapsed), "{took:?} in {elapsed:?}");
         }
     }
 

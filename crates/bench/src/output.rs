@@ -5,13 +5,14 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use clap::ValueEnum;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::arguments::Evaluation;
 use crate::failure::{Failure, Result};
 use crate::machine;
 use crate::report::{self, Row};
-use crate::table::Table;
+use crate::table::{Column, Table};
 
 /// Prints text. If standard output is closed, the run ends silently.
 pub fn say(text: &str) -> Result<()> {
@@ -73,6 +74,12 @@ impl Outcome {
             }
             self.record(row.json(self.name));
         }
+    }
+
+    /// Adds a table of items, and each of them as a record.
+    pub fn listed<T: Serialize>(&mut self, caption: impl Into<String>, items: &[T], columns: &[Column<'_, T>]) -> Result<()> {
+        self.table(caption, Table::of(items, columns));
+        items.iter().try_for_each(|item| Ok(self.record(serde_json::to_value(item)?)))
     }
 
     /// Adds a sentence below the tables.

@@ -1,5 +1,6 @@
 //! Rows of the speed table, their targets, and how they are shown.
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::figures::{bytes, time};
@@ -7,7 +8,8 @@ use crate::measure::Samples;
 use crate::table::Table;
 
 /// Target of a row.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RowTarget {
     /// Median at most this many nanoseconds above the limit's.
     OverAtMost(f64),
@@ -24,7 +26,7 @@ pub enum RowTarget {
 }
 
 /// One line of the table. Times in nanoseconds, memory in bytes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// The operation.
     pub name: String,
@@ -76,99 +78,69 @@ impl Row {
         self
     }
 
-    /// The comparison with the target.
-    fn judged(&self) -> Option<Judged> {
+    /// What is held against the target, the target, and whether it is met.
+    fn judged(&self) -> Option<(String, String, bool)> {
         let limit = self.limit.map(|(median, _)| median);
-        let judged = |name, bound, result, is_met, result_text, target_text| {
-            // A median of zero is a failure: nothing was measured.
-            let is_measured = self.median > 0.0 && limit.is_none_or(|limit| limit > 0.0);
-            Some(Judged { name, bound, result, is_met: (!self.undecided).then_some(is_met && is_measured), result_text, target_text })
-        };
-        match self.target {
+        let (result, target, is_met) = match self.target {
             RowTarget::OverAtMost(most) => {
                 let over = self.median - limit?;
-                let sign = if over < 0.0 { "" } else { "+" };
-                judged("over_at_most", most, over, over <= most, format!("{sign}{}", time(over)), format!("≤ +{}", time(most)))
+                (format!("{}{}", if over < 0.0 { "" } else { "+" }, time(over)), format!("≤ +{}", time(most)), over <= most)
             }
             RowTarget::RatioAtMost(most) => {
                 let ratio = self.median / limit?;
-                judged("ratio_at_most", most, ratio, ratio <= most, format!("{ratio:.2} x"), format!("≤ {most} x"))
+                (format!("{ratio:.2} x"), format!("≤ {most} x"), ratio <= most)
             }
             RowTarget::SpeedAtLeast(least) => {
                 let share = limit? / self.median;
-                let percent = |share: f64| format!("{:.0} %", share * 100.0);
-                judged("speed_at_least", least, share, share >= least, percent(share), format!("≥ {}", percent(least)))
+                (format!("{:.0} %", share * 100.0), format!("≥ {:.0} %", least * 100.0), share >= least)
             }
-            RowTarget::Below(bound) => {
-                judged("below", bound, self.median, self.median < bound, time(self.median), format!("< {}", time(bound)))
-            }
-            RowTarget::BytesAtMost(most) => {
-                judged("bytes_at_most", most, self.median, self.median <= most, bytes(self.median), format!("≤ {}", bytes(most)))
-            }
-            RowTarget::Shown => None,
-        }
-    }
-
-    fn cells(&self) -> [String; 8] {
-        let show = |value: f64| if matches!(self.target, RowTarget::BytesAtMost(_)) { bytes(value) } else { time(value) };
-        let or_dash = |value: Option<String>| value.unwrap_or_else(|| "–".to_owned());
-        let bandwidth = |bytes: u64| format!("{}, {:.2} GB/s", self.name, bytes as f64 / self.median);
-        let met = |judged: &Judged| match judged.is_met {
-            _ if self.undecided => "undecided",
-            Some(true) => "yes",
-            _ => "NO",
+            RowTarget::Below(bound) => (time(self.median), format!("< {}", time(bound)), self.median < bound),
+            RowTarget::BytesAtMost(most) => (bytes(self.median), format!("≤ {}", bytes(most)), self.median <= most),
+            RowTarget::Shown => return None,
         };
-        let judged = self.judged();
-        [
-            self.bytes.map_or_else(|| self.name.clone(), bandwidth),
-            show(self.median),
-            or_dash(self.p99.map(show)),
-            or_dash(self.limit.map(|(median, _)| show(median))),
-            or_dash(self.limit.and_then(|(_, p99)| p99).map(show)),
-            or_dash(judged.as_ref().map(|judged| judged.result_text.clone())),
-            or_dash(judged.as_ref().map(|judged| judged.target_text.clone())),
-            or_dash(judged.as_ref().map(|judged| met(judged).to_owned())),
-        ]
+        // A median of zero is a failure: nothing was measured.
+        Some((result, target, is_met && self.median > 0.0 && limit.is_none_or(|limit| limit > 0.0)))
     }
 
-    /// The row as a JSON object.
+    /// Whether the target is met; `None` without one, or where the row decides nothing.
+    fn met(&self) -> Option<bool> {
+        self.judged().map(|(_, _, is_met)| is_met).filter(|_| !self.undecided)
+    }
+
+    fn show(&self, value: Option<f64>) -> String {
+        let unit = if matches!(self.target, RowTarget::BytesAtMost(_)) { bytes } else { time };
+        value.map_or_else(|| "–".to_owned(), unit)
+    }
+
+    /// The row as a record of a case.
     pub fn json(&self, case: &str) -> Value {
-        let judged = self.judged();
-        let target = |judged: &Judged| [(judged.name.to_owned(), json!(judged.bound))].into_iter().collect::<Value>();
-        json!({
-            "case": case,
-            "name": self.name,
-            "unit": if matches!(self.target, RowTarget::BytesAtMost(_)) { "bytes" } else { "nanoseconds" },
-            "median": self.median,
-            "p99": self.p99,
-            "limit_median": self.limit.map(|(median, _)| median),
-            "limit_p99": self.limit.and_then(|(_, p99)| p99),
-            "result": judged.as_ref().map(|judged| judged.result),
-            "target": judged.as_ref().map(target),
-            "met": judged.and_then(|judged| judged.is_met),
-            "undecided": self.undecided,
-            "bytes": self.bytes,
-            "note": self.note,
-        })
+        let mut record = json!(self);
+        (record["case"], record["met"], record["result"]) = (json!(case), json!(self.met()), json!(self.judged().map(|judged| judged.0)));
+        record
     }
 }
 
-/// The result of a row beside its target.
-struct Judged {
-    name: &'static str,
-    bound: f64,
-    result: f64,
-    /// `None`: undecided.
-    is_met: Option<bool>,
-    result_text: String,
-    target_text: String,
-}
-
-/// The rows as a table.
+/// The rows of a case.
 pub fn table(case: &str, rows: &[Row]) -> Table {
-    let mut table = Table::new([case, "median", "p99", "limit", "limit p99", "result", "target", "met"]);
-    rows.iter().for_each(|row| table.row(row.cells()));
-    table
+    let bandwidth = |row: &Row| row.bytes.map_or_else(String::new, |bytes| format!(", {:.2} GB/s", bytes as f64 / row.median));
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
+    Table::of(
+        rows,
+        &[
+            (case, &|row| format!("{}{}", row.name, bandwidth(row))),
+            ("median", &|row| row.show(Some(row.median))),
+            ("p99", &|row| row.show(row.p99)),
+            ("limit", &|row| row.show(row.limit.map(|(median, _)| median))),
+            ("limit p99", &|row| row.show(row.limit.and_then(|(_, p99)| p99))),
+            ("result", &|row| or_dash(row.judged().map(|judged| judged.0))),
+            ("target", &|row| or_dash(row.judged().map(|judged| judged.1))),
+            ("met", &|row| match row.met() {
+                _ if row.undecided => "undecided".to_owned(),
+                Some(is_met) => if is_met { "yes" } else { "NO" }.to_owned(),
+                None => "–".to_owned(),
+            }),
+        ],
+    )
 }
 
 #[cfg(test)]
@@ -178,7 +150,7 @@ mod tests {
     #[test]
     fn a_row_is_judged_by_its_reach() {
         let row = |target| Row { limit: Some((100.0, None)), target, ..Row::value("x", 120.0) };
-        let met = |row: Row| row.judged().and_then(|judged| judged.is_met);
+        let met = |row: Row| row.met();
         assert_eq!(met(row(RowTarget::OverAtMost(20.0))), Some(true));
         assert_eq!(met(row(RowTarget::OverAtMost(19.0))), Some(false));
         assert_eq!(met(row(RowTarget::RatioAtMost(1.2))), Some(true));

@@ -1,5 +1,8 @@
 //! Tables that are readable as text and valid Markdown.
 
+/// A column: its head, and what it shows of an item.
+pub type Column<'a, T> = (&'a str, &'a dyn Fn(&T) -> String);
+
 /// A table: text in the first column, numbers in the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
@@ -11,6 +14,13 @@ impl Table {
     /// An empty table.
     pub fn new(head: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { head: head.into_iter().map(Into::into).collect(), rows: Vec::new() }
+    }
+
+    /// A row for each item, by columns: the head, and what is shown of an item.
+    pub fn of<T>(items: &[T], columns: &[Column<'_, T>]) -> Self {
+        let mut table = Self::new(columns.iter().map(|(head, _)| *head));
+        items.iter().for_each(|item| table.row(columns.iter().map(|(_, show)| show(item))));
+        table
     }
 
     /// Adds a row of as many cells as the head has.

@@ -1,4 +1,4 @@
-//! `tandemfs-bench compare` and `tandemfs-bench run` at a tiny scale: they print figures, resume results, and leave nothing behind.
+//! `tandemfs-bench compare` at a tiny scale: they print figures, resume results, and leave nothing behind.
 
 mod support;
 
@@ -76,25 +76,30 @@ fn has_loop_devices() -> bool {
     rustix::process::geteuid().is_root() && Path::new("/dev/loop-control").exists() && Path::new("/usr/sbin/mkfs.ext4").exists()
 }
 
+/// The records of one round of a case, by peer.
+fn measured(ground: &Ground, case: &str, peers: &str, scale: &str) -> Vec<Value> {
+    let output = ground.path(&format!("{case}-{peers}"));
+    let said = ground.succeeds(&["compare", case, "--peer", peers, "--scale", scale, "--rounds", "1", "--json", "--output", &output]);
+    let records: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(records.len(), peers.split(',').count(), "{said}");
+    assert!(records.iter().all(|record| (&record["case"], &record["place"]) == (&json!(case), &json!("free"))), "{said}");
+    records
+}
+
 #[test]
 fn a_run_says_what_it_measured() {
     let ground = Ground::new();
-    let mut peers = vec!["tandemfs-relaxed", "tandemfs-strict", "tandemfs-library", "null"];
-    if has_loop_devices() {
-        peers.extend(["ext4", "ext4-journal"]);
-    }
-    for peer in peers {
-        let said = ground.succeeds(&["run", "append-fsync-4k-c2", "--peer", peer, "--scale", "0.005", "--json"]);
-        let record: Value = serde_json::from_str(&said).expect("JSON");
-        assert_eq!((&record["case"], &record["peer"], &record["place"]), (&json!("append-fsync-4k-c2"), &json!(peer), &json!("free")));
-        let operations = if peer == "tandemfs-library" { 200 } else { 20 };
+    let of_kernel = if has_loop_devices() { ",ext4,ext4-journal" } else { "" };
+    for record in
+        measured(&ground, "append-fsync-4k-c2", &format!("tandemfs-relaxed,tandemfs-strict,tandemfs-library,null{of_kernel}"), "0.005")
+    {
+        let operations = if record["peer"] == "tandemfs-library" { 200 } else { 20 };
         let counted = (record["units"].as_f64(), record["latency_ns"]["count"].as_u64());
         assert_eq!(counted, (Some(operations as f64), Some(operations)), "{record}");
         let number = |name: &str| record[name].as_f64().unwrap_or_else(|| panic!("{name} of {record}"));
         assert!(number("seconds") > 0.0 && number("memory_bytes") > 0.0 && number("noise") >= 0.0, "{record}");
         let written = record["traffic"]["written_bytes"].as_u64();
-        assert!(if peer == "null" { written.is_none() } else { written >= Some(20 * 4096) }, "{record}");
-        assert_eq!(ground.left_behind(), [""; 0]);
+        assert!(if record["peer"] == "null" { written.is_none() } else { written >= Some(20 * 4096) }, "{record}");
     }
 }
 
@@ -102,27 +107,23 @@ fn a_run_says_what_it_measured() {
 #[test]
 fn a_case_runs_under_tandemfs_run() {
     let ground = Ground::new();
-    for (case, peer, operations) in [
-        ("append-fsync-4k-c2", "tandemfs-direct", 20.0),
-        ("create-write-fsync-4k-c2", "tandemfs-direct", 20.0),
-        ("create-write-fsync-4k-c1", "tandemfs-direct-asleep", 20.0),
-        ("read-4k-random-cold-c1", "tandemfs-direct", 40.0),
-    ] {
-        let said = ground.succeeds(&["run", case, "--peer", peer, "--scale", "0.005", "--json"]);
-        let record: Value = serde_json::from_str(&said).expect("JSON");
-        assert_eq!((&record["peer"], record["units"].as_f64()), (&json!(peer), Some(operations)));
-        let connections = record["connections"].as_u64();
-        assert!(connections >= Some(u64::from(!case.starts_with("read"))) && record["seconds"].as_f64() > Some(0.0), "{record}");
+    for (case, operations) in [("append-fsync-4k-c2", 20.0), ("create-write-fsync-4k-c2", 20.0), ("read-4k-random-cold-c1", 40.0)] {
+        for record in measured(&ground, case, "tandemfs-direct,tandemfs-direct-asleep", "0.005") {
+            assert_eq!(record["units"].as_f64(), Some(operations), "{record}");
+            let connections = record["connections"].as_u64();
+            assert!(connections >= Some(u64::from(!case.starts_with("read"))) && record["seconds"].as_f64() > Some(0.0), "{record}");
+        }
     }
-    let mut without = ground.bench(&["run", "append-fsync-4k-c1", "--peer", "tandemfs-direct", "--scale", "0.005"]);
-    support::failed(&without.env("TANDEMFS_PRELOAD", "/none.so").output().expect("runs"), "/none.so", "nothing goes on by the mount");
+    let words = ["compare", "append-fsync-4k-c1", "--peer", "tandemfs-direct-asleep", "--rounds", "1", "--scale", "0.005", "--output"];
+    let mut without = ground.bench(&[&words[..], &[&ground.path("without")]].concat());
+    let output = without.env("TANDEMFS_PRELOAD", "/none.so").output().expect("runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("/none.so"), "nothing goes on by the mount: {said}");
 }
 
 #[test]
 fn caches_are_cold_where_a_case_says_so() {
-    let ground = Ground::new();
-    let said = ground.succeeds(&["run", "read-4k-random-cold-c1", "--peer", "tandemfs-relaxed", "--scale", "0.01", "--json"]);
-    let record: Value = serde_json::from_str(&said).expect("JSON");
+    let record = &measured(&Ground::new(), "read-4k-random-cold-c1", "tandemfs-relaxed", "0.01")[0];
     // Some of 80 reads meet the same page, and read-ahead brings others; without a cold cache it would be nothing.
     assert!(record["traffic"]["read_bytes"].as_u64() >= Some(40 * 4096), "{record}");
 }
@@ -192,9 +193,7 @@ fn a_signal_ends_a_comparison_without_leaving_anything() {
 #[test]
 fn what_cannot_be_compared_is_refused_in_a_sentence() {
     let ground = Ground::new();
-    ground.fails(&["run", "nonsense"], "there is no case 'nonsense'");
     ground.fails(&["compare", "nonsense", "--output", &ground.path("out")], "there is no case 'nonsense'");
-    ground.fails(&["run", "rename-fsync-c1", "--peer", "tandemfs-library"], "no form for tandemfs-library");
     let list = ground.succeeds(&["compare", "--list"]);
     assert!(list.contains("| durable-overwrite-4k-c1 "), "{list}");
 }
@@ -211,7 +210,7 @@ impl Null {
         let mut process = command.args(["--child", &order]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started");
         let mut line = String::new();
         BufReader::new(process.stdout.take().expect("a pipe")).read_line(&mut line).expect("read");
-        assert_eq!(line, "ready\n");
+        assert_eq!(line, "\"ready\"\n");
         Self { process }
     }
 }

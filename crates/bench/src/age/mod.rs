@@ -25,7 +25,7 @@ use crate::arguments::AgeArguments;
 use crate::failure::{Failure, Result};
 use crate::machine;
 use crate::output::say;
-use crate::table::Table;
+use crate::table::{Column, Table};
 use population::{File, Population, Step};
 use profile::Profile;
 use survey::Sample;
@@ -220,21 +220,17 @@ fn report(arguments: &AgeArguments, notes: &Notes) -> Result<()> {
     if arguments.json {
         return say(&format!("{}\n", json!({ "capacity_bytes": notes.capacity_bytes, "steps": notes.steps, "samples": notes.samples })));
     }
-    let share = |share: Option<f64>| share.map_or_else(|| "not known".to_owned(), |share| format!("{share:.3}"));
-    let mut table =
-        Table::new(["full %", "churn", "files", "ages off by", "free MiB", "of it aligned", "pieces a file", "large MiB", "of it huge"]);
-    for sample in &notes.samples {
-        table.row([
-            format!("{:.0}", sample.utilization_percent),
-            format!("{:.1}", sample.churn),
-            sample.files.to_string(),
-            format!("{:.3}", sample.age_error),
-            (sample.free_bytes >> 20).to_string(),
-            share(sample.aligned_free_share),
-            sample.pieces_a_file.map_or_else(|| "not known".to_owned(), |pieces| format!("{pieces:.2}")),
-            (sample.large_bytes >> 20).to_string(),
-            share(sample.large_huge_share),
-        ]);
-    }
-    say(&table.markdown())
+    let known = |value: Option<f64>, decimals: usize| value.map_or_else(|| "not known".to_owned(), |value| format!("{value:.decimals$}"));
+    let columns: [Column<'_, Sample>; 9] = [
+        ("full %", &|sample| format!("{:.0}", sample.utilization_percent)),
+        ("churn", &|sample| format!("{:.1}", sample.churn)),
+        ("files", &|sample| sample.files.to_string()),
+        ("ages off by", &|sample| format!("{:.3}", sample.age_error)),
+        ("free MiB", &|sample| (sample.free_bytes >> 20).to_string()),
+        ("of it aligned", &|sample| known(sample.aligned_free_share, 3)),
+        ("pieces a file", &|sample| known(sample.pieces_a_file, 2)),
+        ("large MiB", &|sample| (sample.large_bytes >> 20).to_string()),
+        ("of it huge", &|sample| known(sample.large_huge_share, 3)),
+    ];
+    say(&Table::of(&notes.samples, &columns).markdown())
 }

@@ -1,12 +1,10 @@
 //! Where ageing happens: a directory of any mounted file system, or an image of TandemFS, used as a library.
 
-use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use tandemfs_device::Drive;
 use tandemfs_format::InodeNumber;
@@ -15,6 +13,7 @@ use tandemfs_fs::{AllocateMode, FileSystem, Home, LayoutOptions, LayoutPlace, Mo
 use super::survey::{Free, Piece, of_peer};
 use crate::failure::{Failure, Result};
 use crate::scene;
+use crate::workloads::Directories;
 
 /// The directory that holds the aged files.
 const TREE: &str = "aged";
@@ -58,7 +57,7 @@ pub fn open(target: &Path, in_memory: bool) -> Result<Box<dyn Target>> {
     if in_memory {
         fs.set_home(root, Home::Memory)?;
     }
-    Ok(Box::new(Library { fs, root, in_memory, directories: Mutex::default() }))
+    Ok(Box::new(Library { fs, in_memory, directories: Directories::below(root) }))
 }
 
 /// A directory of a mounted file system.
@@ -122,22 +121,13 @@ impl Target for Mounted {
 /// TandemFS as a library, alone on its device.
 struct Library {
     fs: Arc<FileSystem>,
-    root: InodeNumber,
     in_memory: bool,
-    directories: Mutex<HashMap<String, InodeNumber>>,
+    directories: Directories,
 }
 
 impl Library {
-    /// The directory of a path, and its last name.
     fn parent<'p>(&self, path: &'p str) -> Result<(InodeNumber, &'p [u8])> {
-        let Some((above, name)) = path.rsplit_once('/') else { return Ok((self.root, path.as_bytes())) };
-        if let Some(number) = self.directories.lock().get(above) {
-            return Ok((*number, name.as_bytes()));
-        }
-        let (parent, last) = self.parent(above)?;
-        let number = self.fs.lookup(parent, last)?.inode;
-        self.directories.lock().insert(above.to_owned(), number);
-        Ok((number, name.as_bytes()))
+        self.directories.resolve(&self.fs, path)
     }
 }
 

@@ -8,7 +8,7 @@ use super::setting::Setting;
 use crate::failure::{Failure, Result};
 use crate::output::Outcome;
 use crate::table::Table;
-use crate::workloads::{DirectoryTarget, Target, Worker, Workload, lay_out, run_on_threads};
+use crate::workloads::{DirectoryTarget, Durability, Target, Worker, Workload, lay_out, run_on_threads};
 
 /// Runs all loads on a directory, one thread per worker.
 pub fn run(setting: &Setting, directory: &Path) -> Result<Outcome> {
@@ -20,7 +20,7 @@ pub fn run(setting: &Setting, directory: &Path) -> Result<Outcome> {
             .prefix("tandemfs-bench-")
             .tempdir_in(directory)
             .map_err(|error| Failure::new(format!("{}: {error}", directory.display())))?;
-        let target = DirectoryTarget::new(root.path());
+        let target = DirectoryTarget::new(root.path(), Durability::Data);
         lay_out(&load, &target)?;
         target.drop_caches()?;
         let start = std::time::Instant::now();

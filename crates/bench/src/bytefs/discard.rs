@@ -4,7 +4,7 @@
 //! Every overwrite of a block goes to fresh sectors. Without discards the drive takes the old ones for valid, and after one pass over the
 //! zone it holds all of it valid, however little the files take.
 
-use serde_json::json;
+use serde::Serialize;
 use tandemfs_device::FlashCounts;
 use tandemfs_device::sync::workers::ModelledHost;
 use tandemfs_format::InodeNumber;
@@ -15,7 +15,7 @@ use super::setting::Setting;
 use crate::failure::{Failure, Result};
 use crate::output::Outcome;
 use crate::scene::{self, MIB, virtual_time};
-use crate::table::Table;
+use crate::table::Column;
 use crate::workloads::random::Random;
 use crate::workloads::{Actor, Behind};
 
@@ -35,60 +35,46 @@ const BLOCK_ZONE_BYTES: u64 = 512 * MIB;
 const MEMORY_ZONE_BYTES: u64 = 32 * MIB;
 
 /// What a run came to.
+#[derive(Serialize)]
 struct Overwritten {
-    user_bytes: u64,
+    fill_percent: u64,
+    discard: &'static str,
+    zone_bytes: u64,
+    user_written_bytes: u64,
     reckoned_ns: u64,
     discarded_bytes: u64,
-    flash: FlashCounts,
-    erasures: (f64, u32),
+    pages_programmed: u64,
+    pages_moved: u64,
+    pages_written: u64,
+    blocks_erased: u64,
+    erasures_mean: f64,
+    erasures_max: u32,
     /// Of an overwrite in microseconds, p50, p99 and p99.9: of those beside no discard, and of those beside one.
     latency_us: [[f64; 3]; 2],
+}
+
+impl Overwritten {
+    /// An amount for each byte written, which is of so many bytes itself.
+    fn a_byte(&self, amount: u64, bytes: f64) -> String {
+        format!("{:.2}", amount as f64 * bytes / self.user_written_bytes as f64)
+    }
+
+    fn latency(&self, side: usize) -> String {
+        match self.latency_us[side] {
+            [p50, ..] if p50.is_nan() => "–".to_owned(),
+            [p50, p99, p999] => format!("{p50:.0}, {p99:.0}, {p999:.0}"),
+        }
+    }
 }
 
 /// Runs each fill without and with discards.
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut outcome = Outcome::new("discard", "overwrites of a drive with and without discards of freed sectors");
     let zone_bytes = setting.share(BLOCK_ZONE_BYTES).max(64 * MIB).next_multiple_of(2 * MIB);
-    let mut table = Table::new([
-        "files take",
-        "discard",
-        "MB/s, reckoned",
-        "flash bytes programmed / written",
-        "pages moved / written",
-        "blocks erased, a GiB written",
-        "erasures of a block, mean (most)",
-        "discarded / written",
-        "an overwrite alone, us: p50, p99, p99.9",
-        "beside a discard",
-    ]);
+    let mut runs = Vec::new();
     for fill_percent in FILLS_PERCENT {
         for (name, discard) in [("none", Discard::None), ("batched", Discard::Batched)] {
-            let done = overwrite(setting, zone_bytes, fill_percent, discard)?;
-            let written = done.user_bytes as f64;
-            let (mean, most) = done.erasures;
-            let latency = |side: usize| match done.latency_us[side] {
-                [p50, ..] if p50.is_nan() => "–".to_owned(),
-                [p50, p99, p999] => format!("{p50:.0}, {p99:.0}, {p999:.0}"),
-            };
-            table.row([
-                format!("{fill_percent} %"),
-                name.to_owned(),
-                format!("{:.1}", written * 1e3 / done.reckoned_ns as f64),
-                format!("{:.2}", done.flash.pages_programmed as f64 * 4096.0 / written),
-                format!("{:.2}", done.flash.pages_moved as f64 * 4096.0 / written),
-                format!("{:.0}", done.flash.blocks_erased as f64 * (1 << 30) as f64 / written),
-                format!("{mean:.1} ({most})"),
-                format!("{:.2}", done.discarded_bytes as f64 / written),
-                latency(0),
-                latency(1),
-            ]);
-            outcome.record(json!({
-                "fill_percent": fill_percent, "discard": name, "zone_bytes": zone_bytes, "user_written_bytes": done.user_bytes,
-                "reckoned_ns": done.reckoned_ns, "discarded_bytes": done.discarded_bytes,
-                "pages_programmed": done.flash.pages_programmed, "pages_moved": done.flash.pages_moved,
-                "pages_written": done.flash.pages_written, "blocks_erased": done.flash.blocks_erased,
-                "erasures_mean": mean, "erasures_max": most, "latency_us": done.latency_us,
-            }));
+            runs.push(overwrite(setting, zone_bytes, fill_percent, (name, discard))?);
         }
     }
     let caption = format!(
@@ -96,13 +82,27 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
         zone_bytes / MIB,
         WRITE_BYTES >> 10
     );
-    outcome.table(caption, table);
+    let columns: [Column<'_, Overwritten>; 10] = [
+        ("files take", &|run| format!("{} %", run.fill_percent)),
+        ("discard", &|run| run.discard.to_owned()),
+        ("MB/s, reckoned", &|run| format!("{:.1}", run.user_written_bytes as f64 * 1e3 / run.reckoned_ns as f64)),
+        ("flash bytes programmed / written", &|run| run.a_byte(run.pages_programmed, 4096.0)),
+        ("pages moved / written", &|run| run.a_byte(run.pages_moved, 4096.0)),
+        ("blocks erased, a GiB written", &|run| {
+            format!("{:.0}", run.blocks_erased as f64 * (1 << 30) as f64 / run.user_written_bytes as f64)
+        }),
+        ("erasures of a block, mean (most)", &|run| format!("{:.1} ({})", run.erasures_mean, run.erasures_max)),
+        ("discarded / written", &|run| run.a_byte(run.discarded_bytes, 1.0)),
+        ("an overwrite alone, us: p50, p99, p99.9", &|run| run.latency(0)),
+        ("beside a discard", &|run| run.latency(1)),
+    ];
+    outcome.listed(caption, &runs, &columns)?;
     outcome.note("counted from the first overwrite on; one writer; batched: what was freed is discarded at intervals of reckoned time, scaled from a mount's one second, on a clock of its own");
     outcome.note("discards themselves take the time of their commands, and the flash no time; a real drive may differ in both");
     Ok(outcome)
 }
 
-fn overwrite(setting: &Setting, zone_bytes: u64, fill_percent: u64, discard: Discard) -> Result<Overwritten> {
+fn overwrite(setting: &Setting, zone_bytes: u64, fill_percent: u64, (name, discard): (&'static str, Discard)) -> Result<Overwritten> {
     let rig = Rig::new(setting, Variant::Whole);
     let _host = ModelledHost::new();
     let (_scene, image, device) = rig.formatted(setting, MEMORY_ZONE_BYTES, zone_bytes)?;
@@ -117,7 +117,7 @@ fn overwrite(setting: &Setting, zone_bytes: u64, fill_percent: u64, discard: Dis
     behind.discard_every_ns = discard_every_ns;
     let (mut random, data) = (Random::new(7, 0), vec![0x5a; WRITE_BYTES as usize]);
     let (mut left, mut took_ns) = (PASSES * zone_bytes / WRITE_BYTES, [Vec::new(), Vec::new()]);
-    let user_bytes = left * WRITE_BYTES;
+    let user_written_bytes = left * WRITE_BYTES;
     let writer: Actor<'_> = Box::new(|| {
         let file = files[random.below(files.len() as u64) as usize];
         let offset = random.below(FILE_BYTES / WRITE_BYTES) * WRITE_BYTES;
@@ -135,13 +135,26 @@ fn overwrite(setting: &Setting, zone_bytes: u64, fill_percent: u64, discard: Dis
     fs.unmount()?;
     drop((fs, device));
     let wear = image.wear()?;
-    let erasures = (wear.erasures_mean, wear.erasures_max);
     let latency_us = took_ns.map(|mut took_ns| {
         took_ns.sort_unstable();
         let share = |parts: usize| took_ns.get(took_ns.len() * parts / 1000).map_or(f64::NAN, |ns| *ns as f64 / 1e3);
         [share(500), share(990), share(999)]
     });
-    Ok(Overwritten { user_bytes, reckoned_ns, discarded_bytes, flash, erasures, latency_us })
+    Ok(Overwritten {
+        fill_percent,
+        discard: name,
+        zone_bytes,
+        user_written_bytes,
+        reckoned_ns,
+        discarded_bytes,
+        pages_programmed: flash.pages_programmed,
+        pages_moved: flash.pages_moved,
+        pages_written: flash.pages_written,
+        blocks_erased: flash.blocks_erased,
+        erasures_mean: wear.erasures_mean,
+        erasures_max: wear.erasures_max,
+        latency_us,
+    })
 }
 
 /// Makes files that take this many bytes.

@@ -13,7 +13,7 @@ use tandemfs_fs::{FileSystem, MountOptions};
 
 use super::many_files;
 use crate::arguments::Common;
-use crate::compare::command::child as child_process;
+use crate::compare::child::{self, Child};
 use crate::failure::{Failure, Result};
 use crate::machine;
 use crate::measure::Samples;
@@ -24,6 +24,8 @@ const CLEAN_NS: f64 = 0.1e9;
 const CRASH_NS: f64 = 1e9;
 /// Files created before each crash, so that the journal has records to replay.
 const LATE_FILES: usize = 2000;
+/// What a process may take.
+const WITHIN: Duration = Duration::from_secs(600);
 /// Memory of a process outside the bound of the option: code, heap, allocation maps, records of a replay.
 const FIXED_BYTES: u64 = 64 * MIB;
 
@@ -71,7 +73,7 @@ pub fn run(arguments: &Common) -> Result<Vec<Row>> {
 
 /// Steps of the process: mount, optionally walk and create, then unmount or crash.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Order {
+pub struct Order {
     image: PathBuf,
     memory_bytes: u64,
     walk: bool,
@@ -99,16 +101,11 @@ impl Answer {
 }
 
 fn in_process(order: &Order) -> Result<Answer> {
-    let output = child_process(&serde_json::to_string(order)?).output()?;
-    if !output.status.success() {
-        return Err(Failure::new(format!("a measured process failed: {}", String::from_utf8_lossy(&output.stderr).trim())));
-    }
-    Ok(serde_json::from_slice(&output.stdout)?)
+    Child::start(&mut child::Order::Mount(order.clone()).command()?, None)?.hear(WITHIN)
 }
 
 /// Entry point of the process started by [`in_process`].
-pub fn child(order: &str) -> Result<()> {
-    let order: Order = serde_json::from_str(order)?;
+pub fn serve(order: &Order) -> Result<()> {
     let device = scene::open(scene::path_text(&order.image)?, false)?;
     let options = MountOptions { memory_bytes: order.memory_bytes, ..MountOptions::default() };
     let start = Instant::now();
@@ -132,7 +129,7 @@ pub fn child(order: &str) -> Result<()> {
         fs.unmount()?;
         answer.unmount = start.elapsed();
     }
-    println!("{}", serde_json::to_string(&answer)?);
+    child::answer(&answer)?;
     // A crash: nothing is dropped, nothing is checkpointed.
     std::process::exit(0);
 }

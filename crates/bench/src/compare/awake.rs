@@ -17,17 +17,17 @@
 
 use std::hint::spin_loop;
 use std::io::Read;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 use std::thread::{spawn, yield_now};
 use std::time::{Duration, Instant};
 
-use rustix::thread::CpuSet;
-use serde_json::{Value, json};
+use rustix::process::Signal;
 
-use super::command::{find, own_path};
+use super::child::{Child, Order};
+use super::command::find;
 use crate::failure::Result;
 use crate::machine::{allowed_cpus, keep_on};
 
@@ -43,32 +43,19 @@ const LEFT_ALONE: Duration = Duration::from_micros(300);
 const WAKE_UP_MAX: Duration = Duration::from_micros(10);
 
 /// Keeps the CPUs from halting until dropped. Best effort: without `chrt` they halt.
-pub struct Awake(Vec<(Child, Option<ChildStdin>)>);
+pub struct Awake(#[expect(dead_code, reason = "they end when dropped")] Vec<Child>);
 
 impl Awake {
     /// Starts a process for each CPU that this thread may use.
     pub fn new() -> Self {
         let Some(chrt) = find(CHRT) else { return Self(Vec::new()) };
         let start = |cpu: usize| {
-            let order = json!({ "awake": cpu }).to_string();
+            let order = Order::Awake(cpu).command().ok()?;
             let mut command = Command::new(&chrt);
-            command.args(["--idle", "0"]).arg(own_path()).args(["--child", &order]);
-            let mut process = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().ok()?;
-            let held = process.stdin.take();
-            Some((process, held))
+            command.args(["--idle", "0"]).arg(order.get_program()).args(order.get_args());
+            Child::start(&mut command, Some(Signal::KILL)).ok()
         };
-        // A test executable does not accept `--child` orders.
-        Self(if cfg!(test) { Vec::new() } else { allowed_cpus().into_iter().filter_map(start).collect() })
-    }
-}
-
-impl Drop for Awake {
-    fn drop(&mut self) {
-        for (process, held) in &mut self.0 {
-            *held = None;
-            drop(process.kill());
-            drop(process.wait());
-        }
+        Self(allowed_cpus().into_iter().filter_map(start).collect())
     }
 }
 
@@ -101,12 +88,6 @@ pub fn is_needed(wake_up: Option<Duration>) -> bool {
     wake_up.is_some_and(|took| took > WAKE_UP_MAX)
 }
 
-/// Parses the `--child` order for such a process: its CPU.
-pub fn order(text: &str) -> Option<usize> {
-    let order: Value = serde_json::from_str(text).ok()?;
-    order["awake"].as_u64().and_then(|cpu| usize::try_from(cpu).ok()).filter(|cpu| *cpu < CpuSet::MAX_CPU)
-}
-
 /// Runs the process until the other end of its standard input is closed.
 pub fn serve(cpu: usize) -> Result<()> {
     keep_on(cpu);
@@ -126,14 +107,6 @@ pub fn serve(cpu: usize) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_its_own_orders_are_taken() {
-        assert_eq!(order(r#"{"awake":1}"#), Some(1));
-        for other in ["", r#"{"awake":4096000}"#, r#"{"null_file_system":"m"}"#, r#"{"awake":"1"}"#] {
-            assert_eq!(order(other), None, "{other}");
-        }
-    }
 
     #[test]
     fn cpus_are_kept_awake_where_waking_one_takes_long() {

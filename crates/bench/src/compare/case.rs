@@ -22,13 +22,11 @@ pub enum Group {
     Filebench,
     /// Application programs.
     Applications,
-    /// Growth of cost with a parameter.
-    Scale,
 }
 
 impl Group {
     /// All, in the order of the report.
-    pub const ALL: [Self; 5] = [Self::Micro, Self::Filebench, Self::Applications, Self::Buffered, Self::Scale];
+    pub const ALL: [Self; 4] = [Self::Micro, Self::Filebench, Self::Applications, Self::Buffered];
 
     /// The name for readers of reports.
     pub fn title(self) -> &'static str {
@@ -37,7 +35,6 @@ impl Group {
             Self::Buffered => "Buffered work on many small files",
             Self::Filebench => "Filebench's personalities",
             Self::Applications => "Applications",
-            Self::Scale => "How cost grows",
         }
     }
 }
@@ -50,7 +47,7 @@ type Work = Box<dyn Fn(&mut Stage<'_>) -> Result<Outcome> + Sync>;
 ///
 /// [CM3]: super
 pub struct Case {
-    /// Name on the command line, such as `durable-overwrite-4k-c1`, including clients and parameter.
+    /// Name on the command line, such as `durable-overwrite-4k-c1`, including clients.
     pub name: String,
     /// Group, and so chapter of the report.
     pub group: Group,
@@ -58,8 +55,6 @@ pub struct Case {
     pub description: String,
     /// Number of concurrent clients.
     pub clients: u32,
-    /// The varied parameter of a case of [`Group::Scale`].
-    pub parameter: Option<f64>,
     /// Programs that must be installed.
     pub programs: &'static [&'static str],
     /// Whether `--quick` includes it.
@@ -71,16 +66,12 @@ pub struct Case {
     pub bytes_needed: u64,
     /// Exponent of the share of the work in the bytes needed; 0 if they are the same for every share.
     pub bytes_exponent: f64,
-    /// Upper bound of its files, if that exceeds the default for a drive of this size: ext4 needs the number at mkfs.
-    pub files_needed: Option<u64>,
     /// The drive's memory zone, if the load fixes its share of the data.
     pub memory_bytes: Option<u64>,
     /// Whether it has a form for the library.
     pub has_library_form: bool,
     /// Whether its program makes something durable before it goes on, which can be switched off ([`Stage::is_durable`]).
     pub is_durable: bool,
-    /// Whether its parameter belongs to a drive (fill level), which [`Peer::Null`] has not.
-    pub needs_drive: bool,
     /// The work.
     pub run: Work,
 }
@@ -93,17 +84,14 @@ impl Case {
             group,
             description,
             clients: 1,
-            parameter: None,
             programs: &[],
             is_quick: false,
             share_least: 0.0,
             bytes_needed: 0,
             bytes_exponent: 0.0,
-            files_needed: None,
             memory_bytes: None,
             has_library_form: false,
             is_durable: false,
-            needs_drive: false,
             run: Box::new(run),
         }
     }
@@ -112,10 +100,7 @@ impl Case {
     pub fn applies_to(&self, peer: Peer) -> bool {
         match peer {
             Peer::TandemfsLibrary => self.has_library_form,
-            Peer::Null => !self.needs_drive,
             Peer::Ext4Volatile => self.is_durable,
-            // They work in the measuring process itself after a new mount, for which it would have to be started anew.
-            Peer::TandemfsDirect | Peer::TandemfsDirectAsleep => self.group != Group::Scale,
             _ => true,
         }
     }

@@ -6,7 +6,8 @@ use std::hint::black_box;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use rustix::param::clock_ticks_per_second;
+use procfs::process::Process;
+use procfs::{CpuTime, CurrentSI, KernelStats, ticks_per_second};
 
 use super::case::StageClock;
 use super::mounted::Mounted;
@@ -145,42 +146,22 @@ impl StageClock for RunClock<'_, '_> {
     }
 }
 
-/// Seconds that all CPUs were busy since boot, in steps of 10 ms: all time except idle, iowait and steal.
+/// CPU time of the whole machine since its start, without that of the processes that keep CPUs awake, which is *nice*.
 fn busy_seconds() -> Result<f64> {
-    busy_of(&fs::read_to_string("/proc/stat")?)
+    let CpuTime { user, system, irq, softirq, .. } = KernelStats::current()?.total;
+    Ok((user + system + irq.unwrap_or_default() + softirq.unwrap_or_default()) as f64 / ticks_per_second() as f64)
 }
 
-/// `cpu  user nice system idle iowait irq softirq steal guest guest_nice`, in ticks; `user` includes guests.
-fn busy_of(text: &str) -> Result<f64> {
-    let line = text.lines().next().and_then(|line| line.strip_prefix("cpu "));
-    let ticks: Vec<u64> = line.unwrap_or_default().split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
-    match ticks[..] {
-        // Nice is the time of the processes that keep CPUs awake.
-        [user, _nice, system, _, _, irq, softirq, ..] => Ok((user + system + irq + softirq) as f64 / clock_ticks_per_second() as f64),
-        _ => Err(Failure::new("/proc/stat does not say how busy the CPUs are")),
-    }
-}
-
-/// CPU seconds of a process; 0 if it has ended.
+/// CPU time of a process, 0 if it is gone.
 fn process_seconds(process: u32) -> f64 {
-    process_of(&fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default())
+    let stat = Process::new(process as i32).and_then(|process| process.stat());
+    stat.map_or(0.0, |stat| (stat.utime + stat.stime) as f64 / ticks_per_second() as f64)
 }
 
-/// Fields 14 and 15 of `/proc/PID/stat`, in ticks. Field 2 is a name in parentheses that may contain any character.
-fn process_of(text: &str) -> f64 {
-    let after_name = text.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let ticks = after_name.split_ascii_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok());
-    ticks.sum::<u64>() as f64 / clock_ticks_per_second() as f64
-}
-
-/// Private memory of a process, without mappings of files and images. 0 if it has ended.
+/// Memory of a process that is neither of a file nor shared, 0 if it is gone.
 fn private_memory_bytes(process: u32) -> u64 {
-    private_of(&fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default())
-}
-
-fn private_of(text: &str) -> u64 {
-    let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-    line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
+    let status = Process::new(process as i32).and_then(|process| process.status());
+    status.ok().and_then(|status| status.rssanon).unwrap_or_default() << 10
 }
 
 #[cfg(test)]
@@ -209,18 +190,6 @@ mod tests {
         let clock = RunClock::new(&mut mounted, &noise, directory.path().to_owned());
         assert!(clock.taken().is_err(), "nothing was measured");
         mounted.finish().expect("unmounted");
-    }
-
-    #[test]
-    fn the_kernels_words_are_understood() {
-        let ticks = clock_ticks_per_second() as f64;
-        let busy = busy_of("cpu  10 20 30 999 888 5 6 777 3 2\ncpu0 1 1 1").expect("busy") * ticks;
-        assert_eq!(busy, 51.0, "without the 20 of what keeps CPUs awake");
-        assert!(busy_of("nothing").is_err());
-        assert_eq!(process_of("7 (a b) c) S 1 2 3 4 5 6 7 8 9 10 40 2 99 99") * ticks, 42.0);
-        assert_eq!(process_of(""), 0.0);
-        assert_eq!(private_of("VmRSS:\t 900 kB\nRssAnon:\t     12 kB\nRssFile:\t 8 kB\n"), 12 << 10);
-        assert_eq!(private_of(""), 0);
     }
 
     #[test]

@@ -42,13 +42,6 @@ pub fn tandemfs() -> Command {
     Command::new(found.or_else(|| Some(beside()).filter(|path| path.is_file())).unwrap_or_else(|| "tandemfs".into()))
 }
 
-/// A command that carries out an order in a process of its own.
-pub fn child(order: &str) -> Command {
-    let mut command = Command::new(own_path());
-    command.args(["--child", order]);
-    command
-}
-
 /// This program.
 pub fn own_path() -> PathBuf {
     std::env::current_exe().ok().filter(|path| path.exists()).unwrap_or_else(|| "/proc/self/exe".into())

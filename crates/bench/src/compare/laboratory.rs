@@ -21,7 +21,7 @@ use super::peer::Peer;
 use super::record::{Record, SameDrive};
 use super::same_drive;
 use super::same_drive::way::Carried;
-use super::settings::{Pinning, Settings};
+use super::settings::{Settings, WARM_UP_SHARE};
 use super::under_run;
 use crate::failure::{Failure, Result};
 use crate::machine::{self, Pinned};
@@ -30,8 +30,6 @@ use crate::workloads::random::Random;
 
 /// Size of a file system relative to the bytes that a case writes.
 const ROOM: f64 = 1.5;
-/// Default of /etc/mke2fs.conf for drives of 512 MiB and more.
-const EXT4_BYTES_PER_INODE: u64 = 16 << 10;
 const LOOP_FILE: &str = "loop-file";
 const IMAGE: &str = "image";
 
@@ -122,14 +120,11 @@ impl Laboratory {
         };
         let _awake = wanted.is_kept_awake().then(Awake::new);
         let calibrated = same_drive::calibrate::calibrate(directory, &wanted)?;
-        let mut facts = calibrated.settings.facts()?;
-        if let Some(carried) = self.carried.iter().flatten().find(|batch| batch.depth == 1 && !batch.is_read) {
-            let takes = format!("{:.1} us at least on this machine, whatever the cache's own latency", carried.took_ns / 1e3);
-            facts.push((format!("cached write of {} KiB by the peers", carried.bytes >> 10), takes));
-        }
-        facts.extend(calibrated.notes.into_iter().enumerate().map(|(index, note)| (format!("calibrated, {}", index + 1), note)));
+        let times = [calibrated.settings.times(true)?, calibrated.settings.times(false)?];
+        let carried_ns = self.carried.iter().flatten().find(|batch| batch.depth == 1 && !batch.is_read).map(|batch| batch.took_ns);
         self.same.insert(us, calibrated.settings.clone());
-        Ok(SameDrive { calibrations: calibrated.calibrations, facts, made_from: calibrated.settings })
+        let same_drive::calibrate::Calibrated { settings, calibrations, notes } = calibrated;
+        Ok(SameDrive { calibrations, times, carried_ns, notes, made_from: settings })
     }
 
     /// Measures a case once. `round` also determines the random choices; `None` is a warm-up, whose record must be discarded.
@@ -139,7 +134,7 @@ impl Laboratory {
     pub fn run(&mut self, case: &Case, place: Place, peer: Peer, round: Option<u32>) -> Result<Record> {
         machine::check()?;
         let share = self.settings.share(case);
-        let scale = if round.is_some() { share } else { share * self.settings.warm_up_share };
+        let scale = if round.is_some() { share } else { share * WARM_UP_SHARE };
         let bytes = drive_bytes(case.bytes_needed(share.min(1.0)), share, self.settings.drive_bytes);
         let scratch = fresh(&self.directory.path().join("scratch"))?;
         let mountpoint = self.directory.path().join("mount");
@@ -156,9 +151,8 @@ impl Laboratory {
         // After the drive's start, which is not pinned, and before the mount: a daemon inherits its starter's affinity.
         // On one CPU neither side of the direct door could look for the other: both would sleep at once.
         let _pinned = (self.settings.pins(case.clients) && !peer.is_direct()).then(Pinned::new);
-        let inodes = case.files_needed.filter(|files| *files > bytes / EXT4_BYTES_PER_INODE);
         let mut mounted = match backing {
-            Some(backing) => Mounted::kernel(peer, backing, &mountpoint, inodes)?,
+            Some(backing) => Mounted::kernel(peer, backing, &mountpoint)?,
             None => self.start(peer, place, &mountpoint, &scratch)?,
         };
         let directory = mountpoint.join("work");
@@ -186,7 +180,6 @@ impl Laboratory {
             peer,
             round: round.unwrap_or_default(),
             clients: case.clients,
-            parameter: case.parameter,
             units: outcome.units,
             unit: outcome.unit,
             seconds: outcome.own_time.map_or(taken.seconds, |time| time.as_secs_f64()),
@@ -300,17 +293,6 @@ fn fresh(path: &Path) -> Result<PathBuf> {
     }
     fs::create_dir(path)?;
     Ok(path.to_owned())
-}
-
-impl Settings {
-    /// Whether a case with this number of clients is pinned.
-    fn pins(&self, clients: u32) -> bool {
-        match self.pinning {
-            Pinning::Single => clients == 1,
-            Pinning::All => true,
-            Pinning::None => false,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -10,14 +10,16 @@
 //!
 //! `peer.rs` lists the file systems, `backing.rs` their drives, `case.rs` defines a case, `record.rs` the result of a run. `session.rs` is
 //! the command. It asks `available.rs` which peers can run, `plan.rs` for the order, `laboratory.rs` to make each run (`mounted.rs`: file
-//! systems, `clock.rs`: times, `awake.rs`: CPUs, `under_run.rs`: the direct door), and `store.rs` to save it. `statistics.rs`, `subject.rs` and `targets.rs` evaluate the runs, `report/`
-//! shows them. `same_drive/` is the drive that all peers share.
+//! systems, `clock.rs`: times, `awake.rs`: CPUs, `under_run.rs`: the direct door; what runs in a process of
+//! its own: `child.rs`), and `store.rs` to save it. `statistics.rs`, `subject.rs` and `targets.rs` evaluate the runs,
+//! `report.rs` shows them by its template. `same_drive/` is the drive that all peers share.
 
 pub mod available;
 pub mod awake;
 pub mod backing;
 pub mod case;
 pub mod cases;
+pub mod child;
 pub mod clock;
 pub mod command;
 pub mod laboratory;

@@ -5,26 +5,25 @@
 //!       initialises inode tables and journal at mkfs, not in the background during the measurement.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use serde_json::{Value, json};
+use procfs::process::Process;
+use serde_json::Value;
 use tandemfs_format::superblock::ChecksumKind;
 use tandemfs_fs::FileSystem;
 use tandemfs_fuse::Unmount;
 
 use super::available::kernel_type;
 use super::backing::Backing;
-use super::command::{child, command, run, tandemfs};
+use super::child::{Child, Order};
+use super::command::{command, run, tandemfs};
 use super::peer::Peer;
 use super::record::Traffic;
 use super::under_run;
 use crate::failure::{Failure, Result};
-use crate::null_fs;
+use crate::machine::comes_about;
 use crate::scene;
 
 /// How long an unmount may fail with EBUSY: kernel threads release the file system a little after its last user.
@@ -33,7 +32,6 @@ const BUSY_WITHIN: Duration = Duration::from_secs(10);
 const END_WITHIN: Duration = Duration::from_secs(60);
 /// Page size of an emulated drive's flash.
 const FLASH_PAGE_BYTES: u64 = 4096;
-const POLL: Duration = Duration::from_millis(5);
 
 /// Drops clean pages, dentries and inodes of all kernel file systems. Requires root; for other users they stay cached.
 pub fn drop_caches() -> Result<()> {
@@ -60,17 +58,13 @@ impl Mountpoint {
     }
 
     fn unmount(&mut self) -> Result<()> {
-        let start = Instant::now();
-        loop {
-            match tandemfs_fuse::unmount(&self.path, Unmount::Normal) {
-                Ok(()) => {
-                    self.is_mounted = false;
-                    return Ok(());
-                }
-                Err(tandemfs_fuse::MountError::InUse { .. }) if start.elapsed() < BUSY_WITHIN => std::thread::sleep(POLL),
-                Err(error) => return Err(error.into()),
-            }
-        }
+        let mut result = Ok(());
+        comes_about(BUSY_WITHIN, || {
+            result = tandemfs_fuse::unmount(&self.path, Unmount::Normal);
+            !matches!(result, Err(tandemfs_fuse::MountError::InUse { .. }))
+        });
+        self.is_mounted = result.is_err();
+        Ok(result?)
     }
 }
 
@@ -109,15 +103,15 @@ enum Kind<'b> {
     /// TandemFS in this process.
     Library(Library),
     /// The in-memory FUSE file system, in its own process.
-    Null(NullProcess),
+    Null(Child),
 }
 
 impl<'b> Mounted<'b> {
-    /// Formats a drive with a file system of the kernel and mounts it; ext4 with `inodes` if its default is not enough.
+    /// Formats a drive with a file system of the kernel and mounts it.
     ///
     /// # Errors
     /// The error message of mkfs or mount.
-    pub fn kernel(peer: Peer, backing: Box<dyn Backing + 'b>, mountpoint: &Path, inodes: Option<u64>) -> Result<Self> {
+    pub fn kernel(peer: Peer, backing: Box<dyn Backing + 'b>, mountpoint: &Path) -> Result<Self> {
         let (program, words): (&str, &[&str]) = match peer {
             Peer::Xfs => ("mkfs.xfs", &["-q", "-f", "-K"]),
             Peer::Btrfs => ("mkfs.btrfs", &["-q", "-f", "-K"]),
@@ -125,9 +119,6 @@ impl<'b> Mounted<'b> {
         };
         let mut mkfs = command(program)?;
         mkfs.args(words);
-        if let (Peer::Ext4 | Peer::Ext4Journal, Some(inodes)) = (peer, inodes) {
-            mkfs.args(["-N", &inodes.to_string()]);
-        }
         run(mkfs.arg(backing.block_device()))?;
         Self { mountpoint: Mountpoint::new(mountpoint), kind: Kind::Kernel { peer, backing } }.mounted()
     }
@@ -161,20 +152,9 @@ impl<'b> Mounted<'b> {
     /// # Errors
     /// Its process cannot be started, or cannot mount.
     pub fn null(mountpoint: &Path) -> Result<Self> {
-        let order = json!({ "null_file_system": mountpoint }).to_string();
-        // Own process group: an interrupt from the terminal reaches only the caller, which then takes it down in order.
-        let mut process = child(&order).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).spawn()?;
-        let (held, stdout) = (process.stdin.take(), process.stdout.take());
-        let mut mounted = Self { mountpoint: Mountpoint::new(mountpoint), kind: Kind::Null(NullProcess { process, held }) };
-        let mut line = String::new();
-        if let Some(stdout) = stdout {
-            BufReader::new(stdout).read_line(&mut line)?;
-        }
-        if line.trim_end() != null_fs::READY {
-            return Err(Failure::new("the process of the null file system ended before its mount answered"));
-        }
-        mounted.mountpoint.is_mounted = true;
-        Ok(mounted)
+        let mut process = Child::start(&mut Order::NullFileSystem(mountpoint.to_owned()).command()?, None)?;
+        process.hear::<String>(END_WITHIN)?; // it is mounted
+        Ok(Self { mountpoint: Mountpoint { path: mountpoint.to_owned(), is_mounted: true }, kind: Kind::Null(process) })
     }
 
     fn mounted(mut self) -> Result<Self> {
@@ -253,7 +233,7 @@ impl<'b> Mounted<'b> {
     pub fn daemon(&self) -> Option<u32> {
         match &self.kind {
             Kind::Tandemfs { daemon, .. } => daemon.0,
-            Kind::Null(null) => Some(null.process.id()),
+            Kind::Null(process) => Some(process.id()),
             Kind::Kernel { .. } | Kind::Library(_) => None,
         }
     }
@@ -310,26 +290,16 @@ struct Daemon(Option<u32>);
 impl Drop for Daemon {
     fn drop(&mut self) {
         if let Some(process) = self.0 {
-            end(process);
+            if !comes_about(END_WITHIN, || !is_alive(process)) {
+                eprintln!("tandemfs-bench: the daemon {process} did not end");
+            }
         }
-    }
-}
-
-/// Waits for a daemon that is about to exit.
-fn end(process: u32) {
-    let start = Instant::now();
-    while is_alive(process) && start.elapsed() < END_WITHIN {
-        std::thread::sleep(POLL);
-    }
-    if is_alive(process) {
-        eprintln!("tandemfs: the daemon {process} did not end");
     }
 }
 
 /// Whether a process still runs; false for a zombie.
 fn is_alive(process: u32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    status.lines().find_map(|line| line.strip_prefix("State:")).is_some_and(|state| !state.trim_start().starts_with(['Z', 'X']))
+    Process::new(process as i32).and_then(|process| process.stat()).is_ok_and(|stat| !matches!(stat.state, 'Z' | 'X'))
 }
 
 /// TandemFS in this process; unmounted when dropped.
@@ -362,36 +332,10 @@ fn traffic_of(stats: &Value) -> Traffic {
     }
 }
 
-/// The process of the in-memory FUSE file system.
-struct NullProcess {
-    process: Child,
-    /// Closing it ends the process.
-    held: Option<ChildStdin>,
-}
-
-impl Drop for NullProcess {
-    fn drop(&mut self) {
-        drop(self.held.take());
-        let start = Instant::now();
-        while matches!(self.process.try_wait(), Ok(None)) {
-            if start.elapsed() > END_WITHIN {
-                let _it_is_this_one = self.process.kill();
-                let _ended = self.process.wait();
-                return;
-            }
-            std::thread::sleep(POLL);
-        }
-    }
-}
-
-/// Parses the `--child` order for the process of [`Kind::Null`].
-pub fn null_order(text: &str) -> Option<PathBuf> {
-    let order: Value = serde_json::from_str(text).ok()?;
-    order["null_file_system"].as_str().map(PathBuf::from)
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -405,11 +349,5 @@ mod tests {
         let traffic = traffic_of(&stats(100)).since(&traffic_of(&stats(0)));
         assert_eq!((traffic.read_bytes, traffic.written_bytes, traffic.flushes), (0, 300, 2));
         assert_eq!(traffic.flash_programmed_bytes, None);
-    }
-
-    #[test]
-    fn orders_of_others_are_not_taken_for_ours() {
-        assert_eq!(null_order(r#"{"null_file_system":"/mnt"}"#), Some(PathBuf::from("/mnt")));
-        assert_eq!((null_order(r#"{"image":"x"}"#), null_order("nonsense")), (None, None));
     }
 }

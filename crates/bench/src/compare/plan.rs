@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 
 use super::backing::{Kind, Place};
-use super::case::{Case, Group};
+use super::case::Case;
 use super::peer::Peer;
 use super::statistics::ROUNDS_LEAST;
 use super::targets;
@@ -91,7 +91,7 @@ impl Plan<'_> {
 
     /// Without time for warm-ups, at least the memory of the drive has been touched.
     fn warms_up(&self, case: usize, place: Place) -> bool {
-        if self.is_limited { self.decides(case, place) } else { self.cases[case].group != Group::Scale }
+        !self.is_limited || self.decides(case, place)
     }
 
     /// The part of a limited time to which a round belongs, from 0 to 3 ([PL2]).
@@ -121,6 +121,7 @@ fn turned(peers: impl Iterator<Item = Peer>, round: Option<u32>) -> Vec<Peer> {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::case::Group;
     use super::*;
 
     const PEERS: [Peer; 4] = [Peer::TandemfsRelaxed, Peer::Ext4, Peer::Xfs, Peer::Btrfs];
@@ -150,11 +151,10 @@ mod tests {
 
     #[test]
     fn a_case_without_a_form_for_somebody_leaves_him_out_and_longer_latencies_are_for_verdicts() {
-        let case = Case { needs_drive: true, ..named("a") };
-        let peers = [Peer::Ext4, Peer::Null, Peer::TandemfsLibrary];
+        let peers = [Peer::Ext4, Peer::TandemfsLibrary];
         let places = [Place::Same(25), Place::Same(50)];
         let of = |cases: &[Case]| Plan { cases, places: &places, peers: &peers, rounds: 1, is_limited: false }.runs(&BTreeSet::new());
-        let runs = of(&[case]);
+        let runs = of(&[named("a")]);
         assert!(runs.len() == 2 && runs.iter().all(|run| (run.peer, run.place) == (Peer::Ext4, places[0])), "{runs:?}");
         let longer = |run: &&Planned| run.place == places[1];
         assert_eq!(of(&[named("oltp")]).iter().filter(longer).map(|run| run.peer).collect::<BTreeSet<_>>(), BTreeSet::from([Peer::Ext4]));

@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 use super::backing::Place;
 use super::case::Group;
 use super::peer::Peer;
-use super::same_drive;
+use super::same_drive::{self, way::Times};
 
 /// Format version of the results file. A file of another version is not resumed.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Facts and settings common to all runs of a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -35,8 +35,12 @@ pub struct Header {
 pub struct SameDrive {
     /// Latencies of the raw loop device and of our own block path, measured before any comparison.
     pub calibrations: Vec<Calibration>,
-    /// Facts for readers: name and value.
-    pub facts: Vec<(String, String)>,
+    /// Times of block reads and of block writes.
+    pub times: [Times; 2],
+    /// What the peers' way takes for one write of 4 KiB on this machine, whatever the drive does, in nanoseconds; if it was measured.
+    pub carried_ns: Option<f64>,
+    /// Sentences on requests that are no comparison.
+    pub notes: Vec<String>,
     /// The settings from which it is made again.
     pub made_from: same_drive::Settings,
 }
@@ -67,8 +71,6 @@ pub struct Record {
     pub round: u32,
     /// Number of concurrent clients.
     pub clients: u32,
-    /// The varied parameter of a case of [`Group::Scale`]: files in the directory, bytes of the file, percent full.
-    pub parameter: Option<f64>,
     /// Amount of work: operations, transactions, files or bytes.
     pub units: f64,
     /// Unit of `units`, in the plural: `operations`, `bytes`, `transactions`.

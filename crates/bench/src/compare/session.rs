@@ -1,4 +1,4 @@
-//! `tandemfs-bench compare` and `tandemfs-bench run`: options, all runs, and the results.
+//! `tandemfs-bench compare`: options, all runs, and the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,21 +7,19 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::available::{available, versions};
-use super::awake;
 use super::backing::{Kind, Place};
-use super::case::{Case, Cases};
+use super::case::Cases;
 use super::command::find;
 use super::laboratory::Laboratory;
 use super::peer::Peer;
 use super::plan::{Plan, Planned};
-use super::record::{Header, Record, VERSION};
+use super::record::{Header, VERSION};
 use super::settings::Settings;
 use super::store::Store;
-use super::{cases, mounted, report, same_drive, under_run};
-use crate::arguments::{CompareArguments, RunArguments};
+use super::{cases, report};
+use crate::arguments::CompareArguments;
 use crate::failure::{Failure, Result};
 use crate::machine;
-use crate::null_fs;
 use crate::output::say;
 use crate::table::Table;
 
@@ -63,20 +61,6 @@ impl Extent {
     }
 }
 
-/// Runs a child process of the comparison if `text` is an order for one.
-pub fn child(text: &str) -> Option<Result<()>> {
-    if let Some(order) = same_drive::order(text) {
-        return Some(same_drive::server::serve(&order));
-    }
-    if let Some(cpu) = awake::order(text) {
-        return Some(awake::serve(cpu));
-    }
-    if let Some(order) = under_run::order(text) {
-        return Some(under_run::serve(&order));
-    }
-    mounted::null_order(text).map(|mountpoint| null_fs::serve(&mountpoint))
-}
-
 /// Runs `tandemfs-bench compare`.
 ///
 /// # Errors
@@ -89,7 +73,7 @@ pub fn compare(arguments: &CompareArguments) -> Result<()> {
     let chosen = chosen_cases(&arguments.cases, arguments.quick)?;
     let (peers, mut left_out) = available(&Peer::taking_part(&arguments.peer))?;
     let chosen = with_programs(chosen, &mut left_out)?;
-    let settings = arguments.common.settings(extent.scale, extent.keeps_least);
+    let settings = Settings { share: extent.scale, keeps_least_share: extent.keeps_least, ..arguments.settings.clone() };
 
     fs::create_dir_all(&arguments.output).map_err(|error| Failure::new(format!("{}: {error}", arguments.output.display())))?;
     let results = arguments.output.join(RESULTS);
@@ -104,9 +88,9 @@ pub fn compare(arguments: &CompareArguments) -> Result<()> {
     let mut laboratory = Laboratory::new(&settings)?;
     let places = places(kinds, &arguments.latency, &mut laboratory, &mut store)?;
     let plan = Plan { cases: &chosen, places: &places, peers: &peers, rounds: extent.rounds, is_limited: extent.budget.is_some() };
-    let failed = measure(&plan, extent.budget, &mut laboratory, &mut store, arguments.common.json)?;
+    let failed = measure(&plan, extent.budget, &mut laboratory, &mut store, arguments.json)?;
     let text = report::write(&results, &arguments.output)?;
-    if !arguments.common.json {
+    if !arguments.json {
         say(&text)?;
     }
     if failed == 0 {
@@ -214,66 +198,8 @@ fn progress_bar(runs: usize) -> ProgressBar {
     }
 }
 
-/// Runs `tandemfs-bench run`.
-///
-/// # Errors
-/// There is no such case, or it cannot be measured here.
-pub fn run(arguments: &RunArguments) -> Result<()> {
-    let case = cases::all().into_iter().find(|case| case.name == arguments.case);
-    let case = case.ok_or_else(|| no_such_case(&arguments.case))?;
-    available(&[arguments.peer])?;
-    if !case.applies_to(arguments.peer) {
-        return Err(Failure::new(format!("{} has no form for {}", case.name, arguments.peer.name())));
-    }
-    if let Some(program) = case.programs.iter().find(|program| find(program).is_none()) {
-        return Err(Failure::new(format!("{program} is not installed")));
-    }
-    let settings = arguments.common.settings(arguments.scale, false);
-    let mut laboratory = Laboratory::new(&settings)?;
-    let place = match arguments.place {
-        Kind::Free => Place::Free,
-        Kind::Untimed => Place::Untimed,
-        Kind::Same => {
-            laboratory.calibrate(arguments.latency, None)?;
-            Place::Same(arguments.latency)
-        }
-    };
-    let record = laboratory.run(&case, place, arguments.peer, Some(0))?;
-    if arguments.common.json {
-        return say(&format!("{}\n", serde_json::to_string(&record)?));
-    }
-    say(&in_a_line(&record))
-}
-
-/// One run as a line of text.
-fn in_a_line(record: &Record) -> String {
-    let rate = match (record.unit.as_str(), record.rate()) {
-        ("bytes", rate) => format!("{:.0} MB/s", rate / 1e6),
-        (unit, rate) if rate >= 10_000.0 => format!("{:.1} k {unit}/s", rate / 1e3),
-        (unit, rate) => format!("{rate:.1} {unit}/s"),
-    };
-    let mut text = format!("{} on {}: {rate} in {:.3} s", record.case, record.peer.name(), record.seconds);
-    if let Some(latency) = &record.latency_ns {
-        text += &format!("; median {:.1} us, p99 {:.1} us", latency.p50 / 1e3, latency.p99 / 1e3);
-    }
-    text + "\n"
-}
-
 fn list(arguments: &CompareArguments) -> Result<()> {
     let chosen = chosen_cases(&arguments.cases, arguments.quick)?;
-    if arguments.common.json {
-        let line = |case: &Case| {
-            serde_json::json!({
-                "case": case.name,
-                "group": case.group,
-                "clients": case.clients,
-                "quick": case.is_quick,
-                "programs": case.programs,
-                "description": case.description,
-            })
-        };
-        return say(&chosen.iter().map(|case| format!("{}\n", line(case))).collect::<String>());
-    }
     let mut table = Table::new(["case", "quick", "what"]);
     for case in &chosen {
         table.row([case.name.clone(), if case.is_quick { "yes" } else { "" }.to_owned(), case.description.clone()]);
@@ -325,16 +251,7 @@ fn header(extent: &Extent, settings: &Settings, programs: Vec<(String, String)>,
 
 #[cfg(test)]
 mod tests {
-    use super::super::statistics::tests::record;
     use super::*;
-
-    #[test]
-    fn a_run_is_said_in_a_line() {
-        let mut run = record("x", Peer::Ext4, 0, 123_456.0);
-        assert_eq!(in_a_line(&run), "x on ext4: 123.5 k operations/s in 1.000 s\n");
-        (run.unit, run.units) = ("bytes".into(), 2.5e9);
-        assert_eq!(in_a_line(&run), "x on ext4: 2500 MB/s in 1.000 s\n");
-    }
 
     #[test]
     fn cases_without_their_programs_are_left_out_by_name() {

@@ -13,11 +13,12 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use serde_json::Value;
 
 use super::backing::Place;
 use super::case::Group;
 use super::peer::Peer;
-use super::record::{Percentiles, Record, Traffic};
+use super::record::{Percentiles, Record};
 use crate::measure::Samples;
 use crate::workloads::random::Random;
 
@@ -76,8 +77,6 @@ pub struct Summary {
     pub peer: Peer,
     /// Number of concurrent clients.
     pub clients: u32,
-    /// The varied parameter of a case of [`Group::Scale`].
-    pub parameter: Option<f64>,
     /// Unit of the work, in the plural.
     pub unit: String,
     /// Units per second of each round, in the order of rounds.
@@ -91,9 +90,9 @@ pub struct Summary {
     /// Host memory, maximum of the rounds, in bytes.
     pub memory_bytes: Option<u64>,
     /// Median over the rounds of each percentile; maximum over all rounds.
-    pub latency_ns: Option<Percentiles>,
+    pub latency_ns: Option<BTreeMap<String, f64>>,
     /// Traffic to the drive per unit, if it is counted.
-    pub traffic_per_unit: Option<TrafficPerUnit>,
+    pub traffic_per_unit: Option<BTreeMap<String, f64>>,
     /// Processes at the direct door, the fewest of a round.
     pub connections: Option<u64>,
     /// Median over the rounds of the deviation from the usual noise ([SS4]).
@@ -110,21 +109,6 @@ impl Summary {
     pub fn is_of_few_rounds(&self) -> bool {
         self.rates.len() < ROUNDS_LEAST
     }
-}
-
-/// [`Traffic`] per unit of work: medians over the rounds, in bytes.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct TrafficPerUnit {
-    /// Read by the host.
-    pub read_bytes: f64,
-    /// Written by the host.
-    pub written_bytes: f64,
-    /// FLUSH commands.
-    pub flushes: f64,
-    /// Bytes programmed to flash.
-    pub flash_programmed_bytes: Option<f64>,
-    /// Bytes read from flash.
-    pub flash_read_bytes: Option<f64>,
 }
 
 /// The median, or 0 for no values.
@@ -222,7 +206,6 @@ fn summary(rounds: &mut [&Record], usual_noise: f64) -> Option<Summary> {
         place: first.place,
         peer: first.peer,
         clients: first.clients,
-        parameter: first.parameter,
         unit: first.unit.clone(),
         rate: spread(&rates),
         rates,
@@ -230,50 +213,32 @@ fn summary(rounds: &mut [&Record], usual_noise: f64) -> Option<Summary> {
         cpu_seconds_per_unit: (median(&values(&|record| record.cpu_seconds)) >= CPU_SECONDS_LEAST)
             .then(|| median(&values(&|record| record.cpu_seconds / record.units))),
         memory_bytes: rounds.iter().filter_map(|record| record.memory_bytes).max(),
-        latency_ns: latencies(rounds),
-        traffic_per_unit: traffic(rounds),
+        latency_ns: medians(rounds, |record| Some((record.latency_ns.as_ref()?, 1.0))),
+        traffic_per_unit: medians(rounds, |record| Some((record.traffic.as_ref()?, record.units))),
         connections: rounds.iter().filter_map(|record| record.connections).min(),
         noise,
     })
 }
 
-fn latencies(rounds: &[&Record]) -> Option<Percentiles> {
-    let all: Vec<&Percentiles> = rounds.iter().filter_map(|record| record.latency_ns.as_ref()).collect();
-    let of = |of: fn(&Percentiles) -> f64| median(&all.iter().map(|each| of(each)).collect::<Vec<f64>>());
-    (!all.is_empty()).then(|| Percentiles {
-        count: all.iter().map(|each| each.count).sum(),
-        mean: of(|each| each.mean),
-        p50: of(|each| each.p50),
-        p90: of(|each| each.p90),
-        p99: of(|each| each.p99),
-        p999: of(|each| each.p999),
-        max: all.iter().map(|each| each.max).fold(0.0, f64::max),
-    })
-}
-
-fn traffic(rounds: &[&Record]) -> Option<TrafficPerUnit> {
-    let all: Vec<(&Traffic, f64)> = rounds.iter().filter_map(|record| Some((record.traffic.as_ref()?, record.units))).collect();
-    if all.is_empty() {
-        return None;
-    }
-    let of = |of: &dyn Fn(&Traffic) -> u64| median(&all.iter().map(|(each, units)| of(each) as f64 / units).collect::<Vec<f64>>());
-    let some = |of: fn(&Traffic) -> Option<u64>| {
-        let values: Option<Vec<f64>> = all.iter().map(|(each, units)| Some(of(each)? as f64 / units)).collect();
-        values.map(|values| median(&values))
+/// Medians of the fields of some rounds' values, each divided; `None` without values. A field that a round has not is left out.
+fn medians<T: Serialize>(rounds: &[&Record], of: impl Fn(&Record) -> Option<(&T, f64)>) -> Option<BTreeMap<String, f64>> {
+    let of_round = |(value, units)| match serde_json::to_value(value) {
+        Ok(Value::Object(fields)) => Some((fields, units)),
+        _ => None,
     };
-    Some(TrafficPerUnit {
-        read_bytes: of(&|each| each.read_bytes),
-        written_bytes: of(&|each| each.written_bytes),
-        flushes: of(&|each| each.flushes),
-        flash_programmed_bytes: some(|each| each.flash_programmed_bytes),
-        flash_read_bytes: some(|each| each.flash_read_bytes),
-    })
+    let all: Vec<_> = rounds.iter().filter_map(|record| of(record)).filter_map(of_round).collect();
+    let of_field = |name: &String| {
+        let values: Option<Vec<f64>> = all.iter().map(|(fields, units)| Some(fields[name].as_f64()? / units)).collect();
+        Some((name.clone(), median(&values?)))
+    };
+    all.first().map(|(fields, _)| fields.keys().filter_map(of_field).collect())
 }
 
 #[cfg(test)]
 pub mod tests {
     use proptest::prelude::*;
 
+    use super::super::record::Traffic;
     use super::*;
 
     /// A run of one second with this many units.
@@ -285,7 +250,6 @@ pub mod tests {
             peer,
             round,
             clients: 1,
-            parameter: None,
             units,
             unit: "operations".into(),
             seconds: 1.0,
@@ -344,7 +308,7 @@ pub mod tests {
         let ours = &all[0];
         assert_eq!((ours.peer, ours.rate), (Peer::TandemfsRelaxed, Spread { median: 202.0, low: 200.0, high: 204.0 }));
         let traffic = ours.traffic_per_unit.as_ref().expect("counted");
-        assert_eq!((traffic.written_bytes, traffic.flash_read_bytes), (100.0, None));
+        assert_eq!((traffic["written_bytes"], traffic.get("flash_read_bytes")), (100.0, None));
         assert_eq!((ours.memory_bytes, ours.is_noisy()), (Some(1 << 20), false));
     }
 

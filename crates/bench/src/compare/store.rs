@@ -211,7 +211,13 @@ pub mod tests {
         let drive = |memory_bytes| {
             let calibrations = vec![Calibration { request: "4 KiB read".into(), loop_ns: 1.0, drive_ns: 1.0 }];
             let made_from = same_drive::Settings::new("romefs-a", memory_bytes);
-            SameDrive { calibrations, facts: vec![("profile".to_owned(), "x".to_owned())], made_from }
+            SameDrive {
+                calibrations,
+                times: [made_from.times(true).expect("times"), made_from.times(false).expect("times")],
+                carried_ns: None,
+                notes: Vec::new(),
+                made_from,
+            }
         };
         [(25, 1), (25, 2), (50, 3)].into_iter().try_for_each(|(us, bytes)| store.calibrated(us, drive(bytes))).expect("said");
         [50, 25, 100].into_iter().try_for_each(|us| store.decided_at(us)).expect("said");
@@ -242,7 +248,7 @@ pub mod tests {
             assert!(refused(Results::read(&path)).contains(words));
         }
         write(&path, Header { version: VERSION + 1, ..header("1") }, &[]);
-        assert!(refused(Store::resume(&path, header("1"))).contains("version 4"));
+        assert!(refused(Store::resume(&path, header("1"))).contains("version 5"));
         for text in ["", "nonsense\n", "{}", r#"{"header":"#] {
             fs::write(&path, text).expect("written");
             assert!(refused(Store::resume(&path, header("1"))).contains("no file of results"), "{text}");

@@ -10,6 +10,8 @@
 
 use std::ops::Deref;
 
+use serde::Serialize;
+
 use crate::compare::peer::Peer;
 use crate::compare::statistics::{Ratio, Summary, ratio};
 
@@ -20,14 +22,14 @@ pub struct Subject<'a>(pub Vec<&'a Summary>);
 impl Deref for Subject<'_> {
     type Target = Summary;
 
-    /// Any of them: case, group, drive, parameter and unit are the same in all.
+    /// Any of them: case, group, drive and unit are the same in all.
     fn deref(&self) -> &Summary {
         self.0[0]
     }
 }
 
 /// TandemFS's mount, direct door or library compared with the better of ext4 and XFS.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize)]
 pub struct Comparison<'a> {
     /// TandemFS.
     pub ours: &'a Summary,
@@ -59,32 +61,24 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// Conclusion of a comparison ([SU2]).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Conclusion of a comparison ([SU2]), in words in the report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Standing {
     /// Certainly slower.
+    #[serde(rename = "slower")]
     Slower,
     /// The interval includes 1.
+    #[serde(rename = "within the interval")]
     Within,
     /// Certainly faster.
+    #[serde(rename = "faster")]
     Faster,
     /// The machine was too noisy.
+    #[serde(rename = "noisy: decides nothing")]
     Noisy,
     /// One side has too few rounds.
+    #[serde(rename = "too few rounds to decide")]
     FewRounds,
-}
-
-impl Standing {
-    /// The conclusion in words.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Slower => "slower",
-            Self::Within => "within the interval",
-            Self::Faster => "faster",
-            Self::Noisy => "noisy: decides nothing",
-            Self::FewRounds => "too few rounds to decide",
-        }
-    }
 }
 
 /// All subjects, by case and drive, in the order of measurement.
@@ -126,11 +120,6 @@ impl<'a> Subject<'a> {
         let ours = [self.best_mount(), self.of(Peer::TandemfsDirect), self.of(Peer::TandemfsLibrary)];
         let theirs = self.yardstick();
         ours.into_iter().flatten().filter_map(move |ours| Some(Comparison::new(ours, theirs?)))
-    }
-
-    /// The mount beside the yardstick.
-    pub fn mount(&self) -> Option<Comparison<'a>> {
-        self.comparisons().find(|found| found.ours.peer.is_mount())
     }
 }
 

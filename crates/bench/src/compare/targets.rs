@@ -140,36 +140,27 @@ const fn row(
     ComparisonTarget { title, cases, peers, place, measure: Measure::RateAtLeast(times) }
 }
 
-/// Result of a target ([RC1]).
+/// Result of a target ([RC1]), in words in the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// The whole interval meets it.
+    #[serde(rename = "met")]
     Met,
     /// No part of the interval meets it.
+    #[serde(rename = "missed")]
     Missed,
     /// The limit is inside the interval.
+    #[serde(rename = "undecided: more rounds are needed")]
     UndecidedByInterval,
     /// The machine was too noisy.
+    #[serde(rename = "undecided: the machine was too noisy")]
     UndecidedByNoise,
     /// It was not measured at the latency that decides ([RC3]).
+    #[serde(rename = "undecided: not measured at the latency that decides")]
     UndecidedByLatency,
     /// What may limit a reach was not measured ([RC4]).
+    #[serde(rename = "undecided: not measured without durability")]
     UndecidedByLimit,
-}
-
-impl Verdict {
-    /// The verdict in words.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Met => "met",
-            Self::Missed => "missed",
-            Self::UndecidedByInterval => "undecided: more rounds are needed",
-            Self::UndecidedByNoise => "undecided: the machine was too noisy",
-            Self::UndecidedByLatency => "undecided: not measured at the latency that decides",
-            Self::UndecidedByLimit => "undecided: not measured without durability",
-        }
-    }
 }
 
 /// What a rate is held against: so many times that of a peer.
@@ -291,7 +282,7 @@ fn judge_one(target: ComparisonTarget, subject: &Subject<'_>, peer: Peer) -> Opt
         }
         Measure::FlashBytesAtMost(_) => {
             let other = subject.of(Peer::Ext4)?;
-            let flash = |summary: &Summary| summary.traffic_per_unit.as_ref()?.flash_programmed_bytes;
+            let flash = |summary: &Summary| summary.traffic_per_unit.as_ref()?.get("flash_programmed_bytes").copied();
             // If ext4 programs nothing, the ratio says nothing: all work stayed in the drive's DRAM. Zero for us is the best share.
             (other, ratio(&[flash(ours)?], &[flash(other).filter(|bytes| *bytes > 0.0)?]))
         }

@@ -8,22 +8,19 @@
 //! [URN3] Where the door cannot be entered nothing is measured: `tandemfs run` would go on by the mount.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use super::case::{Case, Outcome, Stage, StageClock};
-use super::cases::programs::{self, ENVIRONMENT, Running};
-use super::command::{child, tandemfs};
+use super::cases::programs::{self, ENVIRONMENT};
+use super::child::{self, Child, answer};
+use super::command::tandemfs;
 use crate::failure::{Failure, Result};
 use crate::machine;
-use crate::output::say;
 
 /// Time limit of a case's process.
 const CASE_MAX: Duration = Duration::from_secs(3600);
@@ -57,9 +54,9 @@ pub fn enter(mountpoint: &Path, scratch: &Path) -> Result<()> {
 }
 
 /// What the process of a case is told.
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
-    under_run: String,
+    case: String,
     directory: PathBuf,
     scratch: PathBuf,
     seed: u64,
@@ -81,44 +78,27 @@ enum Said {
 /// Those of the case, or a signal came.
 pub fn run(case: &Case, stage: &mut Stage<'_>) -> Result<Outcome> {
     let order = Order {
-        under_run: case.name.clone(),
+        case: case.name.clone(),
         directory: stage.directory.to_owned(),
         scratch: stage.scratch.to_owned(),
         seed: stage.seed,
         scale: stage.scale,
     };
-    let mut command = child(&serde_json::to_string(&order)?);
-    command.envs(programs::environment(stage.scratch)).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
-    let mut process = command.spawn()?;
-    let pipes = process.stdin.take().zip(process.stdout.take());
-    let mut running = Running::new(process, Signal::TERM);
-    let (mut answers, said) = pipes.ok_or_else(|| Failure::new("the process of a case has no pipes"))?;
-    stage.clock.runs_in(running.id());
-    let mut said = BufReader::new(said);
+    let mut command = child::Order::UnderRun(order).command()?;
+    let mut process = Child::start(command.envs(programs::environment(stage.scratch)), Some(Signal::TERM))?;
+    stage.clock.runs_in(process.id());
     loop {
-        if !programs::wait_for(said.get_ref(), CASE_MAX)? {
+        if !programs::wait_for(process.answers(), CASE_MAX)? {
             return Err(Failure::new(format!("{} takes longer than {} minutes", case.name, CASE_MAX.as_secs() / 60)));
         }
-        let mut line = String::new();
-        if said.read_line(&mut line)? == 0 {
-            return Err(Failure::new(format!("the process of {} ended without a result", case.name)));
-        }
-        let done = match serde_json::from_str(&line)? {
+        let done = match process.hear(CASE_MAX)? {
             Said::MakeCold => stage.clock.make_cold(),
             Said::Begin => stage.clock.begin(),
             Said::End => stage.clock.end(),
-            Said::Done(result) => {
-                running.wait(CASE_MAX)?;
-                return result.map_err(Failure::new);
-            }
+            Said::Done(result) => return result.map_err(Failure::new),
         };
-        writeln!(answers, "{}", serde_json::to_string(&done.map_err(|failure| failure.to_string()))?)?;
+        process.ask(&done.map_err(|failure| failure.to_string()))?;
     }
-}
-
-/// Parses the `--child` order for the process of a case.
-pub fn order(text: &str) -> Option<Order> {
-    serde_json::from_str(text).ok()
 }
 
 /// Runs the case of an order.
@@ -128,17 +108,13 @@ pub fn order(text: &str) -> Option<Order> {
 pub fn serve(order: &Order) -> Result<()> {
     machine::listen_for_signals()?;
     let cases = super::cases::all();
-    let case = cases.iter().find(|case| case.name == order.under_run).ok_or_else(|| Failure::new("there is no such case"))?;
+    let case = cases.iter().find(|case| case.name == order.case).ok_or_else(|| Failure::new("there is no such case"))?;
     let mut clock = RemoteClock::default();
     let Order { directory, scratch, seed, scale, .. } = order;
     let mut stage = Stage { directory, scratch, library: None, seed: *seed, scale: *scale, is_durable: true, clock: &mut clock };
     let result = (case.run)(&mut stage);
     let result = result.map(|outcome| Outcome { own_time: outcome.own_time.or(clock.took), ..outcome });
-    tell(&Said::Done(result.map_err(|failure| failure.to_string())))
-}
-
-fn tell(said: &Said) -> Result<()> {
-    say(&format!("{}\n", serde_json::to_string(said)?))
+    answer(&Said::Done(result.map_err(|failure| failure.to_string())))
 }
 
 /// The clock in the process that measures.
@@ -149,7 +125,7 @@ struct RemoteClock {
 }
 
 fn ask(said: &Said) -> Result<()> {
-    tell(said)?;
+    answer(said)?;
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;
     serde_json::from_str::<std::result::Result<(), String>>(&line)?.map_err(Failure::new)

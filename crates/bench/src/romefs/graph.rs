@@ -6,7 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use serde_json::json;
+use serde::Serialize;
 use tandemfs_device::sync::workers::ModelledHost;
 use tandemfs_device::{Drive, Structure, VirtualTime};
 use tandemfs_emulator::ModelOptions;
@@ -17,7 +17,6 @@ use super::setting::{PROFILE, Setting};
 use crate::failure::{Failure, Result};
 use crate::output::Outcome;
 use crate::scene::{self, MIB, Scene};
-use crate::table::Table;
 use crate::workloads::random::Random;
 use crate::workloads::{Actor, together};
 
@@ -73,13 +72,28 @@ impl Graph {
     }
 }
 
-/// What a run came to.
+/// PageRank with one value of the option.
+#[derive(Serialize)]
 struct Ranked {
+    memory_bytes: u64,
+    grid: u64,
+    graph_bytes: u64,
+    threads: usize,
+    promote: &'static str,
+    /// How many times as fast as without promotion.
+    gain: f64,
     iterations_ns: Vec<u64>,
-    /// Bytes of data that came by loads and by blocks.
-    read_bytes: [u64; 2],
+    loaded_bytes: u64,
+    block_read_bytes: u64,
     promotions: u64,
+    #[serde(skip)]
     ranks: Vec<f32>,
+}
+
+impl Ranked {
+    fn all_ns(&self) -> u64 {
+        self.iterations_ns.iter().sum()
+    }
 }
 
 /// Runs a zone that holds the graph and one that does not.
@@ -91,52 +105,34 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
     let _host = ModelledHost::new();
     let zones = [3 * graph_bytes, graph_bytes / 2].map(|bytes| bytes.max(24 * MIB).next_multiple_of(2 * MIB));
     for (graph, memory_bytes) in graphs.iter().flat_map(|graph| zones.map(|zone| (graph, zone))) {
-        let mut table = Table::new([
-            "threads",
-            "promote",
-            "first, ms",
-            "second",
-            "each later",
-            "all",
-            "off / this",
-            "loaded, MiB",
-            "by blocks",
-            "copies made",
-        ]);
-        for threads in THREADS {
-            let all: Vec<Ranked> =
-                MODES.into_iter().map(|(_, promote)| rank(setting, graph, memory_bytes, threads, promote)).collect::<Result<_>>()?;
-            let off = &all[0];
-            for ((name, _), ranked) in MODES.into_iter().zip(&all) {
-                if ranked_differ(&off.ranks, &ranked.ranks) {
-                    return Err(Failure::new("the ranks depend on the option: bytes are wrong"));
-                }
-                let ms = |ns: u64| format!("{:.2}", ns as f64 / 1e6);
-                let [of_off, all] = [&off.iterations_ns, &ranked.iterations_ns].map(|each| each.iter().sum::<u64>());
-                let later = ranked.iterations_ns.iter().skip(2).sum::<u64>() / (ITERATIONS as u64 - 2);
-                let [loaded, by_blocks] = ranked.read_bytes.map(|bytes| (bytes / MIB).to_string());
-                let gain = of_off as f64 / all as f64;
-                table.row([
-                    threads.to_string(),
-                    name.to_owned(),
-                    ms(ranked.iterations_ns[0]),
-                    ms(ranked.iterations_ns[1]),
-                    ms(later),
-                    ms(all),
-                    format!("{gain:.2} x"),
-                    loaded,
-                    by_blocks,
-                    ranked.promotions.to_string(),
-                ]);
-                outcome.record(json!({
-                    "memory_bytes": memory_bytes, "grid": graph.grid, "graph_bytes": graph_bytes, "threads": threads, "promote": name, "gain": gain,
-                    "iterations_ns": ranked.iterations_ns, "loaded_bytes": ranked.read_bytes[0], "block_read_bytes": ranked.read_bytes[1],
-                    "promotions": ranked.promotions,
-                }));
+        let mut runs: Vec<Ranked> = Vec::new();
+        for (threads, (name, promote)) in THREADS.into_iter().flat_map(|threads| MODES.map(|mode| (threads, mode))) {
+            let mut ranked = rank(setting, graph, memory_bytes, threads, (name, promote))?;
+            let off = runs.iter().find(|run| run.threads == threads).unwrap_or(&ranked);
+            if ranked_differ(&off.ranks, &ranked.ranks) {
+                return Err(Failure::new("the ranks depend on the option: bytes are wrong"));
             }
+            ranked.gain = off.all_ns() as f64 / ranked.all_ns() as f64;
+            runs.push(ranked);
         }
+        let ms = |ns: u64| format!("{:.2}", ns as f64 / 1e6);
         let grid = graph.grid;
-        outcome.table(format!("{} MiB in {grid} x {grid} blocks, memory zone of {} MiB", graph_bytes / MIB, memory_bytes / MIB), table);
+        outcome.listed(
+            format!("{} MiB in {grid} x {grid} blocks, memory zone of {} MiB", graph_bytes / MIB, memory_bytes / MIB),
+            &runs,
+            &[
+                ("threads", &|run| run.threads.to_string()),
+                ("promote", &|run| run.promote.to_owned()),
+                ("first, ms", &|run| ms(run.iterations_ns[0])),
+                ("second", &|run| ms(run.iterations_ns[1])),
+                ("each later", &|run| ms(run.iterations_ns.iter().skip(2).sum::<u64>() / (ITERATIONS as u64 - 2))),
+                ("all", &|run| ms(run.all_ns())),
+                ("off / this", &|run| format!("{:.2} x", run.gain)),
+                ("loaded, MiB", &|run| (run.loaded_bytes / MIB).to_string()),
+                ("by blocks", &|run| (run.block_read_bytes / MIB).to_string()),
+                ("copies made", &|run| run.promotions.to_string()),
+            ],
+        )?;
     }
     outcome.note(format!(
         "{vertices} vertices, {DEGREE} edges a vertex, each block read by one request; {ITERATIONS} iterations; what the drive takes, without the processor's work on edges"
@@ -150,7 +146,7 @@ fn ranked_differ(one: &[f32], other: &[f32]) -> bool {
     one.iter().zip(other).any(|(one, other)| (one - other).abs() > 1e-3 * one.abs().max(1.0))
 }
 
-fn rank(setting: &Setting, graph: &Graph, memory_bytes: u64, threads: usize, promote: Promote) -> Result<Ranked> {
+fn rank(setting: &Setting, graph: &Graph, memory_bytes: u64, threads: usize, (name, promote): (&'static str, Promote)) -> Result<Ranked> {
     let bytes = graph.bytes();
     let block_bytes = Setting::block_bytes(bytes.len() as u64);
     setting.require(memory_bytes + block_bytes)?;
@@ -172,7 +168,19 @@ fn rank(setting: &Setting, graph: &Graph, memory_bytes: u64, threads: usize, pro
     let promotions = fs.statistics().work.promotions;
     fs.unmount()?;
     let (iterations_ns, ranks) = result;
-    Ok(Ranked { iterations_ns, read_bytes: [data.byte_read_bytes, data.block_read_bytes], promotions, ranks })
+    Ok(Ranked {
+        memory_bytes,
+        grid: graph.grid,
+        graph_bytes: bytes.len() as u64,
+        threads,
+        promote: name,
+        gain: 1.0,
+        iterations_ns,
+        loaded_bytes: data.byte_read_bytes,
+        block_read_bytes: data.block_read_bytes,
+        promotions,
+        ranks,
+    })
 }
 
 fn iterate(

@@ -1,6 +1,6 @@
 //! Fig. 9 and 10: 1 to 16 threads on one file, aligned random requests below 1 MiB, compared with the block path alone.
 
-use serde_json::json;
+use serde::Serialize;
 use tandemfs_device::{BlockRequest, Drive, Structure};
 use tandemfs_format::{SECTOR_BYTES, Sector};
 
@@ -10,7 +10,6 @@ use super::setting::{Setting, Variant, Volume, timing};
 use crate::failure::Result;
 use crate::output::Outcome;
 use crate::scene::MIB;
-use crate::table::Table;
 
 const THREADS: [u64; 5] = [1, 2, 4, 8, 16];
 const SIZE: Size = Size::Below(1 << 20);
@@ -32,10 +31,21 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
     Ok(outcome)
 }
 
+/// So many threads with one operation.
+#[derive(Serialize)]
+struct Run {
+    operation: &'static str,
+    threads: u64,
+    bytes: u64,
+    gb_per_s: f64,
+    raw_gb_per_s: f64,
+    drive_gb_per_s: f64,
+}
+
 fn one_operation(setting: &Setting, outcome: &mut Outcome, operation: Operation, drive_rate: u64) -> Result<()> {
     let name = if operation == Operation::Write { "writes" } else { "reads" };
     let (file_bytes, load_bytes) = (setting.file_bytes(RATIO), setting.load_bytes(RATIO));
-    let mut table = Table::new([name, "RomeFS", "of the drive's", "of raw", "raw", "raw of the drive's"]);
+    let mut runs = Vec::new();
     for threads in THREADS {
         let load = Load { operation, size: SIZE, alignment: Alignment::Sector, threads, bytes: load_bytes, seed: 1 };
         let (_scene, device) = setting.virtual_device(file_bytes)?;
@@ -48,22 +58,23 @@ fn one_operation(setting: &Setting, outcome: &mut Outcome, operation: Operation,
         let (_raw_scene, raw_device) = setting.virtual_device(file_bytes)?;
         let raw = Drive::new(raw_device.clone());
         let limit = load.rate_on(&*raw_device, file_bytes, &|offset, buffer| request(&raw, operation, offset, buffer))?;
-        let [rate, limit] = [standing.rate(), limit].map(|rate| rate / 1e9);
-        let drive = drive_rate as f64 / 1e9;
-        table.row([
-            threads.to_string(),
-            format!("{rate:.2} GB/s"),
-            format!("{:.0} %", 100.0 * rate / drive),
-            format!("{:.0} %", 100.0 * rate / limit),
-            format!("{limit:.2} GB/s"),
-            format!("{:.0} %", 100.0 * limit / drive),
-        ]);
-        outcome.record(json!({
-            "operation": name, "threads": threads, "bytes": standing.bytes, "gb_per_s": rate, "raw_gb_per_s": limit, "drive_gb_per_s": drive,
-        }));
+        let [gb_per_s, raw_gb_per_s] = [standing.rate(), limit].map(|rate| rate / 1e9);
+        let drive_gb_per_s = drive_rate as f64 / 1e9;
+        runs.push(Run { operation: name, threads, bytes: standing.bytes, gb_per_s, raw_gb_per_s, drive_gb_per_s });
     }
-    outcome.table(format!("{name}, {} MiB for each number of threads, memory zone : file = 1 : {RATIO}", load_bytes / MIB), table);
-    Ok(())
+    let percent = |of: f64, to: f64| format!("{:.0} %", 100.0 * of / to);
+    outcome.listed(
+        format!("{name}, {} MiB for each number of threads, memory zone : file = 1 : {RATIO}", load_bytes / MIB),
+        &runs,
+        &[
+            (name, &|run| run.threads.to_string()),
+            ("RomeFS", &|run| format!("{:.2} GB/s", run.gb_per_s)),
+            ("of the drive's", &|run| percent(run.gb_per_s, run.drive_gb_per_s)),
+            ("of raw", &|run| percent(run.gb_per_s, run.raw_gb_per_s)),
+            ("raw", &|run| format!("{:.2} GB/s", run.raw_gb_per_s)),
+            ("raw of the drive's", &|run| percent(run.raw_gb_per_s, run.drive_gb_per_s)),
+        ],
+    )
 }
 
 fn request(raw: &Drive, operation: Operation, offset: u64, buffer: &mut [u8]) -> Result<()> {

@@ -12,47 +12,36 @@ use parking_lot::Mutex;
 use super::target::{Handle, Target};
 use crate::failure::{Failure, Result};
 
-/// Files below a directory, by system calls.
+/// How a file is made durable where a load asks for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// Not at all.
+    None,
+    /// By fdatasync.
+    Data,
+    /// By fsync.
+    Attributes,
+    /// By fsync, and behind each write and append as well.
+    EachWrite,
+}
+
+/// Files below a directory that exists, by system calls.
 pub struct DirectoryTarget {
     root: PathBuf,
-    synchronizes: bool,
-    synchronizes_attributes: bool,
-    synchronizes_writes: bool,
+    durability: Durability,
     open: Mutex<HashMap<u64, Arc<File>>>,
     next: AtomicU64,
 }
 
 impl DirectoryTarget {
-    /// For a directory that exists.
-    pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self {
-            root: root.into(),
-            synchronizes: true,
-            synchronizes_attributes: false,
-            synchronizes_writes: false,
-            open: Mutex::default(),
-            next: AtomicU64::default(),
-        }
-    }
-
-    /// The same, with fsync in place of fdatasync.
-    pub fn with_attributes_synchronized(self) -> Self {
-        Self { synchronizes_attributes: true, ..self }
-    }
-
-    /// The same, but nothing of a file is made durable when it is asked for.
-    pub fn without_durability(self) -> Self {
-        Self { synchronizes: false, ..self }
-    }
-
-    /// The same, with an fsync behind each write and append.
-    pub fn with_writes_synchronized(self) -> Self {
-        Self { synchronizes_writes: true, ..self.with_attributes_synchronized() }
+    /// For a directory.
+    pub fn new(root: impl Into<PathBuf>, durability: Durability) -> Self {
+        Self { root: root.into(), durability, open: Mutex::default(), next: AtomicU64::default() }
     }
 
     /// After a write of a file.
     fn written(&self, file: Handle) -> Result<()> {
-        if self.synchronizes_writes { self.synchronize(file) } else { Ok(()) }
+        if self.durability == Durability::EachWrite { self.synchronize(file) } else { Ok(()) }
     }
 
     fn path(&self, path: &str) -> PathBuf {
@@ -131,10 +120,10 @@ impl Target for DirectoryTarget {
 
     fn synchronize(&self, file: Handle) -> Result<()> {
         let file = self.file(file)?;
-        Ok(match (self.synchronizes, self.synchronizes_attributes) {
-            (false, _) => Ok(()),
-            (true, false) => file.sync_data(),
-            (true, true) => file.sync_all(),
+        Ok(match self.durability {
+            Durability::None => Ok(()),
+            Durability::Data => file.sync_data(),
+            Durability::Attributes | Durability::EachWrite => file.sync_all(),
         }?)
     }
 

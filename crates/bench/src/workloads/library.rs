@@ -17,14 +17,14 @@ use crate::scene;
 /// A mounted file system.
 pub struct LibraryTarget {
     fs: Arc<FileSystem>,
-    directories: Mutex<HashMap<String, InodeNumber>>,
+    directories: Directories,
     cache: Option<PageCache>,
 }
 
 impl LibraryTarget {
     /// With a page cache of this many bytes in relaxed semantics, without one in strict semantics.
     pub fn new(fs: Arc<FileSystem>, cache_bytes: Option<u64>) -> Self {
-        Self { fs, directories: Mutex::default(), cache: cache_bytes.map(PageCache::new) }
+        Self { fs, directories: Directories::below(InodeNumber::ROOT), cache: cache_bytes.map(PageCache::new) }
     }
 
     fn below(&self) -> Below<'_> {
@@ -36,16 +36,38 @@ impl LibraryTarget {
         self.cache.as_ref().map_or(Ok(false), |cache| cache.write_back_one(&self.below()))
     }
 
-    /// Resolves the parent directory of a path. Returns it with the last name.
     fn resolve<'p>(&self, path: &'p str) -> Result<(InodeNumber, &'p [u8])> {
-        let Some((directory, name)) = path.rsplit_once('/') else { return Ok((InodeNumber::ROOT, path.as_bytes())) };
-        if let Some(number) = self.directories.lock().get(directory) {
+        self.directories.resolve(&self.fs, path)
+    }
+}
+
+/// Directories below one, as a kernel caches their names.
+pub struct Directories {
+    root: InodeNumber,
+    known: Mutex<HashMap<String, InodeNumber>>,
+}
+
+impl Directories {
+    /// Those below a directory.
+    pub fn below(root: InodeNumber) -> Self {
+        Self { root, known: Mutex::default() }
+    }
+
+    /// The parent directory of a path, and the last name.
+    pub fn resolve<'p>(&self, fs: &FileSystem, path: &'p str) -> Result<(InodeNumber, &'p [u8])> {
+        let Some((directory, name)) = path.rsplit_once('/') else { return Ok((self.root, path.as_bytes())) };
+        if let Some(number) = self.known.lock().get(directory) {
             return Ok((*number, name.as_bytes()));
         }
-        let (parent, last) = self.resolve(directory)?;
-        let number = self.fs.lookup(parent, last)?.inode;
-        self.directories.lock().insert(directory.to_owned(), number);
+        let (parent, last) = self.resolve(fs, directory)?;
+        let number = fs.lookup(parent, last)?.inode;
+        self.known.lock().insert(directory.to_owned(), number);
         Ok((number, name.as_bytes()))
+    }
+
+    /// After a directory was removed.
+    fn forget(&self, path: &str) {
+        self.known.lock().remove(path);
     }
 }
 
@@ -75,7 +97,7 @@ impl Target for LibraryTarget {
 
     fn remove_directory(&self, path: &str) -> Result<()> {
         let (parent, name) = self.resolve(path)?;
-        self.directories.lock().remove(path);
+        self.directories.forget(path);
         Ok(self.fs.remove_directory(parent, name)?)
     }
 

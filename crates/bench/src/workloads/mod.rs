@@ -23,8 +23,8 @@ mod target;
 mod worker;
 
 pub use behind::Behind;
-pub use directory::DirectoryTarget;
-pub use library::LibraryTarget;
+pub use directory::{DirectoryTarget, Durability};
+pub use library::{Directories, LibraryTarget};
 #[cfg(test)]
 pub use load::Step;
 pub use load::{Load, Workload};

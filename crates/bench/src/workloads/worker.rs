@@ -395,7 +395,7 @@ mod tests {
     use tandemfs_device::Drive;
     use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, make_file_system};
 
-    use super::super::{DirectoryTarget, LibraryTarget, Workload, run_on_threads};
+    use super::super::{DirectoryTarget, Durability, LibraryTarget, Workload, run_on_threads};
     use super::*;
     use crate::scene::{DeviceShape, MIB, Scene};
 
@@ -448,7 +448,7 @@ mod tests {
                 fs.unmount().expect("unmounted");
             }
             let root = tempfile::tempdir_in(directory.path()).expect("a directory");
-            results.push(run(&load, &DirectoryTarget::new(root.path())).0);
+            results.push(run(&load, &DirectoryTarget::new(root.path(), Durability::Data)).0);
             assert!(results.iter().all(|result| *result == results[0]), "{workload:?}: {results:?}");
             assert!(results[0].operations() > 0, "{workload:?}");
         }
@@ -458,7 +458,7 @@ mod tests {
     fn what_is_damaged_is_seen() {
         let directory = directory();
         let load = tiny(Workload::Webserver);
-        let target = DirectoryTarget::new(directory.path());
+        let target = DirectoryTarget::new(directory.path(), Durability::Data);
         lay_out(&load, &target).expect("laid out");
         for number in 0..load.files {
             let path = directory.path().join(load.path(number));
@@ -485,7 +485,7 @@ mod tests {
         ] {
             let root = tempfile::tempdir_in(directory.path()).expect("a directory");
             let load = tiny(workload);
-            let (done, workers) = run(&load, &DirectoryTarget::new(root.path()));
+            let (done, workers) = run(&load, &DirectoryTarget::new(root.path(), Durability::Data));
             let loops = load.loops.expect("loops");
             assert_eq!((done.loops, workers.len() as u64), (loops, load.workers), "{workload:?}");
             for (step, times) in calls {
@@ -495,7 +495,7 @@ mod tests {
         // One log write per 3,200 reads: sixteen loops of 200 workers.
         let load = Load { loops: Some(200 * 40), ..tiny(Workload::Oltp) };
         let root = tempfile::tempdir_in(directory.path()).expect("a directory");
-        let (done, _) = run(&load, &DirectoryTarget::new(root.path()));
+        let (done, _) = run(&load, &DirectoryTarget::new(root.path(), Durability::Data));
         assert_eq!((done.calls[Step::ReadRecord as usize], done.calls[Step::WriteLog as usize]), (8000, 2));
         assert_eq!(done.written_bytes, 8000 * 2048 + 2 * (256 << 10));
     }
@@ -511,7 +511,7 @@ mod tests {
         ] {
             let root = tempfile::tempdir_in(directory.path()).expect("a directory");
             let load = tiny(workload);
-            let (done, _) = run(&load, &DirectoryTarget::new(root.path()));
+            let (done, _) = run(&load, &DirectoryTarget::new(root.path(), Durability::Data));
             assert_eq!(done.calls[step as usize], load.files, "{workload:?}");
             let left = std::fs::read_dir(root.path().join(load.directory(0))).expect("listed").count() as u64;
             let expected = if matches!(workload, Workload::Create | Workload::Mkdir) { load.files.min(load.width) } else { 0 };

@@ -20,7 +20,7 @@
 
 use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
 use crate::failure::{Failure, Result};
-use crate::workloads::{DirectoryTarget, Load, Worker, Workload, lay_out, run_on_threads};
+use crate::workloads::{DirectoryTarget, Durability, Load, Worker, Workload, lay_out, run_on_threads};
 
 /// Divisor of its loops, so that a run takes a few seconds; not for fileserver, which has a tenth of the others' files.
 const LOOPS_SHARE: u64 = 4;
@@ -118,13 +118,14 @@ impl Personality {
     fn run(self, stage: &mut Stage<'_>) -> Result<Outcome> {
         let load = self.load(stage.scale, stage.seed);
         // [FB2], [FB4].
-        let target = match (self.synchronizes, self.workload) {
-            _ if !stage.is_durable => DirectoryTarget::new(stage.directory).without_durability(),
-            (true, _) => DirectoryTarget::new(stage.directory).with_writes_synchronized(),
-            (false, Workload::Oltp) => DirectoryTarget::new(stage.directory),
-            (false, _) => DirectoryTarget::new(stage.directory).with_attributes_synchronized(),
+        let durability = match (self.synchronizes, self.workload) {
+            _ if !stage.is_durable => Durability::None,
+            (true, _) => Durability::EachWrite,
+            (false, Workload::Oltp) => Durability::Data,
+            (false, _) => Durability::Attributes,
         };
-        lay_out(&load, &DirectoryTarget::new(stage.directory))?;
+        let target = DirectoryTarget::new(stage.directory, durability);
+        lay_out(&load, &DirectoryTarget::new(stage.directory, Durability::Data))?;
         let mut workers = Worker::all(&load);
         workers.iter_mut().try_for_each(|worker| worker.begin(&target))?;
         let (done, elapsed) = stage.time(|| run_on_threads(&mut workers, &target))?;

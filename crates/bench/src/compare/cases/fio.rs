@@ -109,19 +109,6 @@ const KINDS: &[Kind] = &[
         16,
     ),
     sequential("write-1m-sequential", "writes of 256 MiB, one fsync at the end", &["--rw=write", "--end_fsync=1"], Start::New, 1),
-    Kind {
-        clients: &[1],
-        requests: 20_000,
-        file_bytes: 512 * MIB,
-        share_least: 0.25,
-        is_quick: false,
-        ..kind(
-            "fio-randrw",
-            "as many random reads as writes in a cold file of 512 MiB, fdatasync after every 16th write",
-            &["--rw=randrw", "--rwmixread=50", "--fdatasync=16"],
-            Start::Cold,
-        )
-    },
 ];
 
 /// The cases of this file.
@@ -140,8 +127,7 @@ impl Job {
         let Kind { name, what, requests, request_bytes, .. } = self.kind;
         let description =
             format!("fio: {requests} requests of {request_bytes} bytes: {what}; clients, each with a file of its own: {}", self.clients);
-        let is_alone = self.kind.clients.len() == 1 && name.starts_with("fio-");
-        let name = if is_alone { name.to_owned() } else { format!("{name}-c{}", self.clients) };
+        let name = format!("{name}-c{}", self.clients);
         // Durable writes leave pages and logs behind; the more, the less they are aligned.
         let times = match self.kind.start {
             Start::Written if self.kind.is_unaligned() => 6,
@@ -223,7 +209,7 @@ impl Job {
                 each * u64::from(self.clients)
             )));
         }
-        let has_rest = ["--end_fsync=1", "--fdatasync=16"].iter().any(|word| self.kind.arguments.contains(word));
+        let has_rest = self.kind.arguments.contains(&"--end_fsync=1");
         let in_calls = (job.read.in_calls_ns() + job.write.in_calls_ns()) / clients;
         let seconds = if has_rest { job.job_runtime.max(1) as f64 / 1e3 / clients } else { in_calls / 1e9 };
         let direction = if job.write.total_ios > 0 { &job.write } else { &job.read };
@@ -232,7 +218,7 @@ impl Job {
         Ok(Outcome {
             units: units as f64,
             unit: if is_bytes { "bytes" } else { "operations" }.to_owned(),
-            latencies: (job.read.total_ios == 0 || job.write.total_ios == 0).then(|| direction.percentiles()),
+            latencies: Some(direction.percentiles()),
             own_time: Some(Duration::from_secs_f64(seconds)),
         })
     }
@@ -254,7 +240,7 @@ impl Job {
             }
             return if written == each { Ok(()) } else { Err(Failure::new(format!("{written} of {each} blocks hold what was written"))) };
         }
-        if matches!(self.kind.start, Start::Cold | Start::Warm) && !self.kind.arguments.contains(&"--rw=randrw") {
+        if matches!(self.kind.start, Start::Cold | Start::Warm) {
             let (mut random, mut piece) = (Random::new(key, size), vec![0; 4096]);
             for offset in (0..PLACES).map(|_| random.below(size / 4096) * 4096) {
                 file.read_exact_at(&mut piece, offset)?;
@@ -271,7 +257,7 @@ impl Job {
 ///
 /// # Errors
 /// A call failed, or a signal came.
-pub fn lay_out(path: &Path, key: u64, bytes: u64) -> Result<()> {
+fn lay_out(path: &Path, key: u64, bytes: u64) -> Result<()> {
     let file = File::create_new(path)?;
     let mut buffer = vec![0; MIB as usize];
     for offset in (0..bytes).step_by(buffer.len()) {
@@ -363,7 +349,7 @@ mod tests {
     #[test]
     fn every_job_runs_and_is_checked() {
         run_all(&cases(), 0.005, |case, outcome, clock| {
-            assert_eq!(clock.cold > 0, case.name.contains("-cold") || case.name == "fio-randrw", "{}", case.name);
+            assert_eq!(clock.cold > 0, case.name.contains("-cold"), "{}", case.name);
             assert!(outcome.units >= 1.0 && outcome.own_time.is_some_and(|time| !time.is_zero()), "{}", case.name);
         });
     }

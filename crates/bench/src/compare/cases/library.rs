@@ -61,22 +61,22 @@ pub fn run(form: Form, stage: &mut Stage<'_>, fs: &FileSystem, clients: u32, eac
         let mut piece = vec![0; 1 << 20];
         for offset in (0..file_bytes).step_by(piece.len()).filter(|_| form == Form::Overwrite) {
             content::fill(number, offset, &mut piece);
-            write(fs, inode, offset, &piece, WriteOptions::default())?;
+            scene::write(fs, inode, offset, &piece, WriteOptions::default())?;
         }
         all.push(Client { number, inode, last: HashMap::new() });
     }
-    let samples = timed(stage, &mut all, |client, watch| {
+    let outcome = timed(stage, &mut all, |client, watch| {
         let (mut random, mut page) = (Random::new(seed, client.number), vec![0; PAGE as usize]);
         for operation in 0..each {
             let offset = if form == Form::Overwrite { random.below(file_bytes / PAGE) * PAGE } else { operation * PAGE };
             content::fill(WRITTEN + operation, offset, &mut page);
             let name = format!("message-{operation:06}");
             watch.time(|| match form {
-                Form::Overwrite => write(fs, client.inode, offset, &page, WriteOptions::default()),
-                Form::Append => write(fs, client.inode, 0, &page, WriteOptions { append: true, ..WriteOptions::default() }),
+                Form::Overwrite => scene::write(fs, client.inode, offset, &page, WriteOptions::default()),
+                Form::Append => scene::write(fs, client.inode, 0, &page, WriteOptions { append: true, ..WriteOptions::default() }),
                 Form::Create => {
                     let inode = fs.create(client.inode, name.as_bytes(), &scene::new_file())?.inode;
-                    write(fs, inode, 0, &page, WriteOptions::default())
+                    scene::write(fs, inode, 0, &page, WriteOptions::default())
                 }
             })?;
             if form != Form::Create {
@@ -94,12 +94,5 @@ pub fn run(form: Form, stage: &mut Stage<'_>, fs: &FileSystem, clients: u32, eac
             }
         }
     }
-    Ok(Outcome::timed(&samples))
-}
-
-fn write(fs: &FileSystem, inode: InodeNumber, offset: u64, bytes: &[u8], options: WriteOptions) -> Result<()> {
-    match fs.write(inode, offset, bytes, options)? == bytes.len() {
-        true => Ok(()),
-        false => Err(Failure::new("a short write: a zone is full")),
-    }
+    Ok(outcome)
 }

@@ -10,7 +10,6 @@ mod postgres;
 pub mod programs;
 mod redis;
 mod rocksdb;
-mod scale;
 mod sqlite;
 #[cfg(test)]
 pub mod support;
@@ -22,7 +21,7 @@ use super::case::Cases;
 pub fn all() -> Cases {
     let applications = [redis::cases(), sqlite::cases(), postgres::cases(), rocksdb::cases()];
     let groups = [fio::cases(), names::cases(), buffered::cases(), filebench::cases()];
-    groups.into_iter().chain(applications).chain([scale::cases()]).flatten().collect()
+    groups.into_iter().chain(applications).flatten().collect()
 }
 
 /// The cases selected by words of the command line: an exact name, otherwise a prefix of names.

@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::clients::{scaled, share, timed};
+use super::clients::{scaled, timed};
 use super::library;
 use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
 use crate::failure::{Failure, Result};
@@ -77,7 +77,7 @@ impl Names {
 
     fn run(self, stage: &mut Stage<'_>) -> Result<Outcome> {
         let (kind, clients) = (self.line.0, u64::from(self.clients));
-        let count = share(scaled(self.line.2, stage.scale, clients), self.clients);
+        let count = scaled(self.line.2, stage.scale, clients) / clients;
         if let (Some(fs), Some(form)) = (stage.library, library::form(self.line.1)) {
             return library::run(form, stage, fs, self.clients, count);
         }
@@ -99,7 +99,7 @@ impl Names {
             trees.iter().flat_map(|tree| &tree.names).try_for_each(|path| fs::metadata(path).map(drop))?;
         }
         let (seed, is_durable) = (stage.seed, stage.is_durable);
-        let samples = timed(stage, &mut trees, |tree, watch| {
+        let outcome = timed(stage, &mut trees, |tree, watch| {
             let (mut random, mut page) = (Random::new(seed, tree.client), vec![0; PAGE]);
             let opened = is_durable.then(|| File::open(&tree.directories[0])).transpose()?;
             for operation in 0..count as usize {
@@ -112,7 +112,7 @@ impl Names {
             Ok(())
         })?;
         trees.iter().try_for_each(|tree| self.check(tree, count))?;
-        Ok(Outcome::timed(&samples))
+        Ok(outcome)
     }
 
     /// [OPN2]

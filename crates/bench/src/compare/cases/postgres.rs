@@ -7,8 +7,6 @@
 //! [PG5] The database is read once first, so that the server's cold start and the drive's read speed are not measured.
 //! [PG6] Afterwards the sum of balances must equal the sum of the added amounts, and the history must contain the number of transactions.
 
-use std::fs::{self, File};
-use std::io;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -70,7 +68,10 @@ fn run(stage: &mut Stage<'_>, is_select: bool, transactions: u64) -> Result<Outc
     programs::run(fill.args(["-i", "-q", "-s", &scaled(BRANCHES, stage.scale, 1).to_string(), "postgres"]), scratch)?;
     server.end();
     stage.make_cold()?;
-    read_files_below(&data.join("base"))?;
+    programs::run(
+        programs::command("sh", scratch)?.args(["-c", "find base -type f -exec cat {} + >/dev/null"]).current_dir(&data),
+        scratch,
+    )?; // [PG5]
 
     let settings = if stage.is_durable {
         ["fsync=on", "synchronous_commit=on", "full_page_writes=on"]
@@ -106,19 +107,6 @@ fn check(transactions: u64, scratch: &Path) -> Result<()> {
         true => Ok(()),
         false => Err(Failure::new(format!("the database says {} of its history and sums instead of {expected}", said.trim()))),
     }
-}
-
-/// [PG5].
-fn read_files_below(directory: &Path) -> Result<()> {
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            read_files_below(&entry.path())?;
-        } else {
-            io::copy(&mut File::open(entry.path())?, &mut io::sink())?;
-        }
-    }
-    Ok(())
 }
 
 /// A command of the PostgreSQL installation ([PG3]).

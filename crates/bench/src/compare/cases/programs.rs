@@ -9,10 +9,9 @@
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,7 +19,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::compare;
 use crate::failure::{Failure, Result};
-use crate::machine;
+use crate::machine::{self, comes_about};
 
 /// File of a scratch directory: lines of NAME=VALUE ([PRG6]).
 pub const ENVIRONMENT: &str = "environment";
@@ -54,24 +53,15 @@ pub fn environment(scratch: &Path) -> Vec<(String, String)> {
 pub fn run(command: &mut Command, scratch: &Path) -> Result<String> {
     let (output, errors) = (scratch.join("program.out"), scratch.join("program.err"));
     command.stdout(File::create(&output)?).stderr(File::create(&errors)?);
-    run_aside(command, &errors)?;
-    Ok(String::from_utf8_lossy(&fs::read(&output)?).into_owned())
-}
-
-/// Runs a program whose output is already redirected; `errors` is the file of its standard error.
-///
-/// # Errors
-/// Those of [`run`].
-pub fn run_aside(command: &mut Command, errors: &Path) -> Result<()> {
     let name = name_of(command);
     let child = command.spawn().map_err(|error| Failure::new(format!("{name} does not start: {error}")))?;
-    let mut running = Running::new(child, Signal::KILL);
+    let mut running = Running::new(child, Some(Signal::KILL));
     let status =
         running.wait(RUN_MAX)?.ok_or_else(|| Failure::new(format!("{name} takes longer than {} minutes", RUN_MAX.as_secs() / 60)))?;
     if status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&fs::read(&output)?).into_owned());
     }
-    let said = String::from_utf8_lossy(&fs::read(errors).unwrap_or_default()).into_owned();
+    let said = String::from_utf8_lossy(&fs::read(&errors).unwrap_or_default()).into_owned();
     let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing").trim();
     let how = status.signal().map_or_else(|| status.to_string(), |signal| format!("signal {signal}"));
     Err(Failure::new(format!("{name} failed ({how}): {last}")))
@@ -84,7 +74,7 @@ fn name_of(command: &Command) -> String {
 /// A started process, which is ended at the latest on drop ([PRG2]).
 pub struct Running {
     child: Child,
-    stop: Signal,
+    stop: Option<Signal>,
 }
 
 /// Waits until a descriptor can be read; false after the time limit.
@@ -94,19 +84,32 @@ pub struct Running {
 pub fn wait_for(descriptor: &impl AsFd, at_most: Duration) -> Result<bool> {
     let start = Instant::now();
     while start.elapsed() < at_most {
-        let mut descriptors = [PollFd::new(descriptor, PollFlags::IN)];
-        match poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 })) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => machine::check()?,
-            Ok(_) => return Ok(true),
-            Err(error) => return Err(error.into()),
+        machine::check()?;
+        if is_readable(descriptor, Duration::from_millis(100))? {
+            return Ok(true);
         }
     }
     Ok(false)
 }
 
+/// The same, whatever signals come.
+///
+/// # Errors
+/// It cannot be waited for.
+pub fn is_readable(descriptor: &impl AsFd, at_most: Duration) -> Result<bool> {
+    let start = Instant::now();
+    loop {
+        let left = Timespec::try_from(at_most.saturating_sub(start.elapsed()))?;
+        match poll(&mut [PollFd::new(descriptor, PollFlags::IN)], Some(&left)) {
+            Err(rustix::io::Errno::INTR) => {}
+            ready => return Ok(ready? > 0),
+        }
+    }
+}
+
 impl Running {
-    /// A process that was started, and the signal that ends it.
-    pub fn new(child: Child, stop: Signal) -> Self {
+    /// A process that was started, and the signal that ends it; what reads its input ends with that.
+    pub fn new(child: Child, stop: Option<Signal>) -> Self {
         Self { child, stop }
     }
 
@@ -124,21 +127,29 @@ impl Running {
         Ok(if wait_for(&descriptor, at_most)? { Some(self.child.wait()?) } else { None })
     }
 
-    fn end(&mut self) {
+    /// Its standard input, if it has one.
+    pub fn input(&mut self) -> Option<&mut ChildStdin> {
+        self.child.stdin.as_mut()
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Ends it. Returns whether it did so in time; else it was killed.
+    pub fn end(&mut self) -> bool {
+        drop(self.child.stdin.take());
         // After it was waited for, its pid may belong to another process.
-        if matches!(self.child.try_wait(), Ok(Some(_))) {
-            return;
+        if let Some(stop) = self.stop.filter(|_| !self.has_ended()) {
+            let _may_be_gone = kill_process(Pid::from_child(&self.child), stop);
         }
-        let _may_be_gone = kill_process(Pid::from_child(&self.child), self.stop);
-        let start = Instant::now();
-        while start.elapsed() < SERVER_MAX {
-            match self.child.try_wait() {
-                Ok(None) => std::thread::sleep(LOOK),
-                _ => return,
-            }
+        if comes_about(SERVER_MAX, || self.has_ended()) {
+            return true;
         }
         let _may_be_gone = self.child.kill();
         let _may_be_gone = self.child.wait();
+        false
     }
 }
 
@@ -166,7 +177,7 @@ impl Server {
         let log = File::create(&errors)?;
         command.stdout(log.try_clone()?).stderr(log);
         let child = command.spawn().map_err(|error| Failure::new(format!("{name} does not start: {error}")))?;
-        Ok(Self { running: Running::new(child, stop), name, errors })
+        Ok(Self { running: Running::new(child, Some(stop)), name, errors })
     }
 
     /// Waits until `answers` returns true.
@@ -208,11 +219,6 @@ pub fn socket(scratch: &Path, name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Whether a server listens on the socket.
-pub fn is_listening(socket: &Path) -> bool {
-    UnixStream::connect(socket).is_ok()
-}
-
 /// The number after `before` in a program's output.
 ///
 /// # Errors
@@ -223,20 +229,6 @@ pub fn number_after(said: &str, before: &str) -> Result<f64> {
     digits
         .and_then(|digits| digits.parse().ok())
         .ok_or_else(|| Failure::new(format!("no number behind `{before}` in what the program said")))
-}
-
-/// A Redis server's answer to a one-line command.
-///
-/// # Errors
-/// The server does not answer.
-pub fn ask_line(socket: &Path, line: &str) -> Result<String> {
-    use std::io::{BufRead, BufReader, Write};
-    let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(SERVER_MAX))?;
-    stream.write_all(format!("{line}\r\n").as_bytes())?;
-    let mut answer = String::new();
-    BufReader::new(stream).read_line(&mut answer)?;
-    Ok(answer.trim_end().to_owned())
 }
 
 #[cfg(test)]

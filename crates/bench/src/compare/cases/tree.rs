@@ -5,15 +5,15 @@
 //!       log-normal with a median of 5 KiB and a mean of 15 KiB, at most 4 MiB. Files are at most nine directories deep, most four or five.
 //! [TR2] Directory sizes vary widely: some have hundreds of files, most a few.
 //! [TR3] Files contain lines that look like C and compress like it; every [`NEEDLE_EVERY`]th file has one line with [`NEEDLE`].
-//! [TR4] Names, sizes and bytes follow from the number of files, so a copy is compared with regenerated content, not with its source. A
-//!       second version of some files makes a second commit.
+//! [TR4] Names, sizes and bytes follow from the number of files, so a copy is compared with one in the host's memory, not with its
+//!       source.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::machine;
 use crate::workloads::random::Random;
 
@@ -34,7 +34,7 @@ const DEPTHS: [u64; 9] = [5, 70, 230, 310, 220, 100, 45, 15, 5];
 /// A word that occurs in no other line.
 pub const NEEDLE: &str = "tandem_needle";
 /// One of this many files contains it.
-pub const NEEDLE_EVERY: u64 = 100;
+const NEEDLE_EVERY: u64 = 100;
 /// Size of the text from which files are cut.
 const TEXT_BYTES: usize = 4 << 20;
 
@@ -72,7 +72,7 @@ impl Tree {
     }
 
     /// Number of files of a tree at a scale.
-    pub fn count(scale: f64) -> u64 {
+    fn count(scale: f64) -> u64 {
         ((FILES as f64 * scale.powf(SHRINKS)).ceil() as u64).max(200)
     }
 
@@ -97,12 +97,6 @@ impl Tree {
         Self { directories, files }
     }
 
-    /// Total bytes of all files.
-    #[cfg(test)]
-    pub fn bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.size).sum()
-    }
-
     /// Number of lines with [`NEEDLE`].
     pub fn needles(&self) -> u64 {
         self.files.iter().filter(|file| file.has_needle()).count() as u64
@@ -117,103 +111,8 @@ impl Tree {
         self.directories.iter().try_for_each(|directory| fs::create_dir(root.join(directory)))?;
         for file in &self.files {
             machine::check()?;
-            file.fill(0, &mut bytes);
+            file.fill(&mut bytes);
             fs::write(root.join(&file.path), &bytes)?;
-        }
-        Ok(())
-    }
-
-    /// Writes the tree as a tar archive.
-    ///
-    /// # Errors
-    /// A call failed.
-    pub fn archive(&self, path: &Path) -> Result<()> {
-        let mut archive = tar::Builder::new(BufWriter::with_capacity(1 << 20, File::create(path)?));
-        let mut bytes = Vec::new();
-        let header = |size: u64, mode: u32, kind: tar::EntryType| {
-            let mut header = tar::Header::new_ustar();
-            header.set_size(size);
-            header.set_mode(mode);
-            header.set_mtime(1_700_000_000);
-            header.set_entry_type(kind);
-            header
-        };
-        for directory in &self.directories {
-            archive.append_data(&mut header(0, 0o755, tar::EntryType::Directory), format!("{directory}/"), std::io::empty())?;
-        }
-        for file in &self.files {
-            machine::check()?;
-            file.fill(0, &mut bytes);
-            archive.append_data(&mut header(file.size, 0o644, tar::EntryType::Regular), &file.path, bytes.as_slice())?;
-        }
-        archive.into_inner()?.into_inner().map_err(|error| Failure::new(error.to_string()))?;
-        Ok(())
-    }
-
-    /// Writes two commits, `first` and `second`, for `git fast-import`: the second changes every tenth file, removes every fiftieth and
-    /// adds as many. Returns the number of files it touches.
-    ///
-    /// # Errors
-    /// A call failed.
-    pub fn history(&self, path: &Path) -> Result<u64> {
-        let mut stream = BufWriter::with_capacity(1 << 20, File::create(path)?);
-        let mut bytes = Vec::new();
-        let mut modify = |stream: &mut BufWriter<File>, path: &str, file: &TreeFile, version: u64| -> Result<()> {
-            machine::check()?;
-            file.fill(version, &mut bytes);
-            write!(stream, "M 100644 inline {path}\ndata {}\n", bytes.len())?;
-            stream.write_all(&bytes)?;
-            Ok(stream.write_all(b"\n")?)
-        };
-        write!(stream, "{}", commit("first", 1_700_000_000))?;
-        for file in &self.files {
-            modify(&mut stream, &file.path, file, 0)?;
-        }
-        write!(stream, "\n{}from refs/heads/first\n", commit("second", 1_700_000_100))?;
-        let mut touched = 0;
-        for file in &self.files {
-            match file.number {
-                number if number.is_multiple_of(50) => {
-                    writeln!(stream, "D {}", file.path)?;
-                    modify(&mut stream, &format!("{}.new", file.path), file, 1)?;
-                    touched += 2;
-                }
-                number if number.is_multiple_of(10) => {
-                    modify(&mut stream, &file.path, file, 1)?;
-                    touched += 1;
-                }
-                _ => {}
-            }
-        }
-        writeln!(stream, "\ndone")?;
-        stream.flush()?;
-        Ok(touched)
-    }
-
-    /// Compares a copy with the tree: number and sizes of files, and the bytes of one file in `every`.
-    ///
-    /// # Errors
-    /// A call failed, or a file differs; the message has the first.
-    pub fn compare(&self, root: &Path, every: usize) -> Result<()> {
-        let differs = |what: &str, path: &str| Failure::new(format!("{path} {what}"));
-        let found = count_files(root)?;
-        if found != self.files.len() as u64 {
-            return Err(Failure::new(format!("{} has {found} files instead of {}", root.display(), self.files.len())));
-        }
-        let mut bytes = Vec::new();
-        for (index, file) in self.files.iter().enumerate() {
-            machine::check()?;
-            let path = root.join(&file.path);
-            let size = fs::metadata(&path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?.len();
-            if size != file.size {
-                return Err(differs(&format!("has {size} bytes instead of {}", file.size), &file.path));
-            }
-            if index.is_multiple_of(every) {
-                file.fill(0, &mut bytes);
-                if fs::read(&path)? != bytes {
-                    return Err(differs("has other bytes than were written", &file.path));
-                }
-            }
         }
         Ok(())
     }
@@ -225,11 +124,11 @@ impl TreeFile {
     }
 
     /// Generates its content ([TR3]).
-    pub fn fill(&self, version: u64, into: &mut Vec<u8>) {
+    fn fill(&self, into: &mut Vec<u8>) {
         let text = text();
-        let mut at = Random::new(self.number, version).below(text.len() as u64) as usize;
+        let mut at = Random::new(self.number, 0).below(text.len() as u64) as usize;
         into.clear();
-        let _vectors_take_all = writeln!(into, "/* SPDX-License-Identifier: none. File {} version {version} */", self.number);
+        let _vectors_take_all = writeln!(into, "/* SPDX-License-Identifier: none. File {} */", self.number);
         if self.has_needle() {
             let _vectors_take_all = writeln!(into, "static int {NEEDLE}_{};", self.number);
         }
@@ -241,25 +140,6 @@ impl TreeFile {
         }
         into.truncate(size);
     }
-}
-
-fn commit(branch: &str, seconds: u64) -> String {
-    format!("commit refs/heads/{branch}\ncommitter bench <bench@localhost> {seconds} +0000\ndata {}\n{branch}\n", branch.len() + 1)
-}
-
-/// Number of files below a directory.
-///
-/// # Errors
-/// It cannot be listed.
-pub fn count_files(root: &Path) -> Result<u64> {
-    let (mut files, mut directories) = (0, vec![root.to_owned()]);
-    while let Some(directory) = directories.pop() {
-        for entry in fs::read_dir(&directory)? {
-            let entry = entry?;
-            if entry.file_type()?.is_dir() { directories.push(entry.path()) } else { files += 1 }
-        }
-    }
-    Ok(files)
 }
 
 fn word(random: &mut Random) -> &'static str {
@@ -322,7 +202,7 @@ mod tests {
         let files = tree.files.len() as u64;
         assert_eq!(files, FILES);
         assert!((4500..5500).contains(&tree.directories.len()), "{}", tree.directories.len());
-        let mean = tree.bytes() as f64 / files as f64;
+        let mean = tree.files.iter().map(|file| file.size).sum::<u64>() as f64 / files as f64;
         assert!((14_500.0..16_000.0).contains(&mean), "mean {mean}");
         let mut sizes: Vec<u64> = tree.files.iter().map(|file| file.size).collect();
         sizes.sort_unstable();
@@ -342,39 +222,11 @@ mod tests {
     #[test]
     fn a_small_tree_has_the_same_mean_and_names_are_unique() {
         let tree = Tree::new(0.1);
-        let mean = tree.bytes() as f64 / tree.files.len() as f64;
+        let mean = tree.files.iter().map(|file| file.size).sum::<u64>() as f64 / tree.files.len() as f64;
         assert!((2000..2020).contains(&tree.files.len()) && (12_000.0..19_000.0).contains(&mean), "{mean}");
         assert_eq!(tree.files.iter().map(|file| &file.path).collect::<BTreeSet<_>>().len(), tree.files.len());
         assert_eq!(tree, Tree::new(0.1));
         let parents: BTreeSet<&String> = tree.directories.iter().collect();
         assert!(tree.directories.iter().all(|path| path.rsplit_once('/').is_none_or(|(parent, _)| parents.contains(&parent.to_owned()))));
-    }
-
-    #[test]
-    fn a_difference_is_found() {
-        let (tree, place) = (Tree::with_files(200), tempfile::tempdir().expect("a directory"));
-        tree.lay_out(place.path()).expect("laid out");
-        tree.compare(place.path(), 1).expect("the same");
-        let (first, last) = (place.path().join(&tree.files[0].path), place.path().join(&tree.files[199].path));
-        let mut bytes = fs::read(&first).expect("read");
-        bytes[100] ^= 1;
-        fs::write(&first, &bytes).expect("written");
-        assert!(tree.compare(place.path(), 1).expect_err("bytes").to_string().ends_with("has other bytes than were written"));
-        fs::write(&last, "short").expect("written");
-        assert!(tree.compare(place.path(), 1000).is_err());
-        fs::remove_file(&last).expect("removed");
-        assert!(tree.compare(place.path(), 1).expect_err("a file less").to_string().contains("199 files instead of 200"));
-    }
-
-    #[test]
-    fn text_compresses_about_as_source_does() {
-        // Without a compressor: words repeat, bytes are printable, and versions differ.
-        let file = TreeFile { path: String::new(), size: 9000, number: 200 };
-        let [mut one, mut two] = [Vec::new(), Vec::new()];
-        file.fill(0, &mut one);
-        file.fill(1, &mut two);
-        assert!(one.len() == 9000 && two.len() == 9000 && one != two);
-        assert!(one.iter().all(|byte| byte.is_ascii_graphic() || b" \t\n".contains(byte)));
-        assert_eq!(String::from_utf8_lossy(&one).matches(NEEDLE).count(), 1);
     }
 }

@@ -2,15 +2,16 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tandemfs_fuse::Unmount;
 
 use crate::compare::command::{command, run};
 use crate::failure::{Failure, Result};
+use crate::machine::comes_about;
 
 /// How long the kernel may take to release a device or mount.
-const LET_GO_WITHIN: Duration = Duration::from_secs(10);
+pub const LET_GO_WITHIN: Duration = Duration::from_secs(10);
 
 /// Attaches a loop device to a file, with direct I/O and 4 KiB sectors. A drive without a volatile cache gets no FLUSH ([SV4]).
 ///
@@ -48,7 +49,7 @@ pub fn detach(device: &Path, mountpoint: &Path) -> Result<()> {
         tandemfs_fuse::unmount(&mountpoint, Unmount::Lazy)?;
     }
     run(command("losetup")?.arg("--detach").arg(device))?;
-    if !wait_for(|| !is_attached(device, mountpoint)) {
+    if !comes_about(LET_GO_WITHIN, || !is_attached(device, mountpoint)) {
         eprintln!("{}: still in use; the kernel frees it after its last user", device.display());
     }
     Ok(())
@@ -83,18 +84,4 @@ fn mounted_from(device: &Path) -> Vec<PathBuf> {
         (fields.next()? == device.to_str()?).then(|| fields.next())?.map(PathBuf::from)
     });
     places.collect::<Vec<_>>().into_iter().rev().collect()
-}
-
-/// Polls a condition for a limited time. Returns whether it became true.
-pub fn wait_for(mut is_so: impl FnMut() -> bool) -> bool {
-    let start = Instant::now();
-    loop {
-        if is_so() {
-            return true;
-        }
-        if start.elapsed() > LET_GO_WITHIN {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }

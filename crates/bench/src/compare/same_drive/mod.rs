@@ -30,12 +30,8 @@ pub mod protocol;
 pub mod server;
 pub mod way;
 
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -43,12 +39,12 @@ use tandemfs_emulator::{CreateOptions, ModelOptions, Staging};
 use tandemfs_format::geometry::MEMORY_BYTES_MIN;
 use tempfile::TempDir;
 
-use self::detour::{DEPTHS, Detour};
-use self::protocol::{Answer, Ask, Envelope, Order};
+use self::detour::Detour;
+use self::protocol::{Answer, Ask, Order};
 use self::way::{Carried, Times, Way};
 use super::awake;
 use super::backing::Backing;
-use super::command::{child, own_path};
+use super::child::{self, Child};
 use super::record::Traffic;
 use crate::failure::{Failure, Result};
 
@@ -56,8 +52,6 @@ use crate::failure::{Failure, Result};
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 const PAGE: u64 = 4096;
 const MOUNTPOINT: &str = "mount";
-/// Variable that makes a test executable run as a drive's process.
-const TEST_ORDER: &str = "TANDEMFS_TEST_DRIVE";
 
 /// Settings of the common drive.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -110,45 +104,8 @@ impl Settings {
         Ok(way.map(|way| Self { way: Some(way), ..self.clone() }))
     }
 
-    /// Facts on the drive for readers: name and value.
-    ///
-    /// # Errors
-    /// A profile without timing.
-    pub fn facts(&self) -> Result<Vec<(String, String)>> {
-        let us = |ns: f64| format!("{:.1} us", ns / 1e3);
-        let line = |line: &detour::Line| format!("{} + {} a KiB", us(line.base_ns), us(line.byte_ns * 1024.0));
-        let memory = match self.model()?.firmware {
-            None => format!("cache of {} MiB in front of the block path, durable at once", self.memory_bytes >> 20),
-            Some(_) => "write buffer of the flash, as much as TandemFS stages in, durable at once".to_owned(),
-        };
-        let (read, write) = (self.times(true)?, self.times(false)?);
-        let rate = |times: &Times| format!("{:.2} GB/s", times.bytes_per_second as f64 / 1e9);
-        let mut facts = vec![
-            ("profile", self.profile.clone()),
-            ("block command, read", us(read.command_ns.into())),
-            ("block command, write", us(write.command_ns.into())),
-            ("link, read", rate(&read)),
-            ("link, write", rate(&write)),
-            ("its memory for the peers", memory),
-        ];
-        if let Some(wake_up) = self.wake_up {
-            let kept = if self.is_kept_awake() { "CPUs are kept awake for single clients of the peers" } else { "CPUs may halt" };
-            facts.push(("waking a CPU", format!("{}: {kept}", us(wake_up.as_nanos() as f64))));
-        }
-        if let Some(commands) = read.commands_at_once {
-            facts.push(("block requests at once", commands.to_string()));
-        }
-        let mut facts: Vec<_> = facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        for (direction, lines) in [("reads", &self.detour.read), ("writes", &self.detour.write)] {
-            for (depth, taken_back) in DEPTHS.iter().zip(lines) {
-                facts.push((format!("detour of {direction} taken back, queue depth {depth}"), line(taken_back)));
-            }
-        }
-        Ok(facts)
-    }
-
     /// The times of a block request on this drive.
-    fn times(&self, is_read: bool) -> Result<Times> {
+    pub fn times(&self, is_read: bool) -> Result<Times> {
         let profile = self.model()?;
         let plain = profile.timing.map(|timing| {
             let block = timing.block;
@@ -217,26 +174,14 @@ impl Settings {
     }
 }
 
-/// Parses the `--child` order, if it is for this module.
-pub fn order(text: &str) -> Option<Order> {
-    serde_json::from_str(text).ok().map(|Envelope { same_drive }| same_drive)
-}
-
 /// A drive whose block path is a kernel block device; dropping removes everything.
 pub struct Drive {
     loop_device: PathBuf,
-    conversation: Mutex<Conversation>,
+    process: Mutex<Child>,
     /// Restored if the process was killed.
     kernel_threads: kernel_threads::Before,
     /// Removed after the process has exited.
     directory: TempDir,
-}
-
-struct Conversation {
-    process: Child,
-    /// Closing this pipe ends the process.
-    questions: Option<ChildStdin>,
-    answers: Receiver<String>,
 }
 
 /// Makes a fresh drive with a block zone of `bytes` in a directory and attaches it to the kernel.
@@ -266,20 +211,22 @@ fn start_with(directory: &Path, bytes: u64, settings: &Settings, memory: Memory)
         Memory::AsTandemfs => settings.create_own_image(&image, bytes).map(|()| 0)?,
     };
     let order = Order { image, mountpoint, directory: directory.path().to_owned(), cache_bytes, detour: settings.detour };
-    let mut conversation = Conversation::start(order)?;
-    match conversation.next()? {
-        Answer::Ready { loop_device, kernel_threads } => {
-            Ok(Drive { loop_device, conversation: Mutex::new(conversation), kernel_threads, directory })
-        }
+    let mut process = Child::start(&mut child::Order::SameDrive(order).command()?, None)?;
+    match process.hear(ANSWER_WITHIN)? {
+        Answer::Ready { loop_device, kernel_threads } => Ok(Drive { loop_device, process: Mutex::new(process), kernel_threads, directory }),
         Answer::Failed(sentence) => Err(Failure::new(sentence)),
-        other => Err(Failure::new(format!("the drive's process began with {other:?}"))),
+        other => Err(unexpected(&other)),
     }
+}
+
+fn unexpected(answer: &Answer) -> Failure {
+    Failure::new(format!("the drive's process answered {answer:?}"))
 }
 
 impl Drive {
     /// The process that emulates the drive: its CPU time is not the file system's.
     pub fn process_id(&self) -> u32 {
-        self.conversation.lock().process.id()
+        self.process.lock().id()
     }
 
     /// Sets the detour that is subtracted from replies from now on.
@@ -287,10 +234,16 @@ impl Drive {
     /// # Errors
     /// The process does not answer.
     pub fn set_detour(&self, detour: Detour) -> Result<()> {
-        match self.conversation.lock().ask(Ask::Detour(detour))? {
+        match self.asked(Ask::Detour(detour))? {
             Answer::Done => Ok(()),
-            other => Err(Failure::new(format!("the drive's process answered {other:?}"))),
+            other => Err(unexpected(&other)),
         }
+    }
+
+    fn asked(&self, ask: Ask) -> Result<Answer> {
+        let mut process = self.process.lock();
+        process.ask(&ask)?;
+        process.hear(ANSWER_WITHIN)
     }
 }
 
@@ -300,9 +253,9 @@ impl Backing for Drive {
     }
 
     fn traffic(&self) -> Result<Traffic> {
-        match self.conversation.lock().ask(Ask::Traffic)? {
+        match self.asked(Ask::Traffic)? {
             Answer::Traffic(traffic) => Ok(traffic),
-            other => Err(Failure::new(format!("the drive's process answered {other:?}"))),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -311,86 +264,19 @@ impl Backing for Drive {
     }
 }
 
-/// The executable of a drive's process: this program, or in tests the test executable.
-fn program(order: &str) -> Command {
-    if !cfg!(test) {
-        return child(order);
-    }
-    let mut command = Command::new(own_path());
-    command.args(["--exact", "--quiet", "--nocapture", "compare::same_drive::tests::process_of_a_drive"]).env(TEST_ORDER, order);
-    command
-}
-
-impl Conversation {
-    fn start(order: Order) -> Result<Self> {
-        let text = serde_json::to_string(&Envelope { same_drive: order })?;
-        // Own process group: an interrupt from the terminal reaches only the caller, which then takes the drive down in order.
-        let mut process = program(&text).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).spawn()?;
-        let questions = process.stdin.take();
-        let (lines, answers) = channel();
-        if let Some(stdout) = process.stdout.take() {
-            // Skips other output, such as that of libraries.
-            let said = BufReader::new(stdout).lines().map_while(|line| line.ok()).filter(|line| line.starts_with(['{', '"']));
-            std::thread::spawn(move || said.into_iter().try_for_each(|line| lines.send(line)));
-        }
-        Ok(Self { process, questions, answers })
-    }
-
-    fn ask(&mut self, ask: Ask) -> Result<Answer> {
-        if let Some(questions) = &mut self.questions {
-            questions.write_all(format!("{}\n", serde_json::to_string(&ask)?).as_bytes())?;
-        }
-        self.next()
-    }
-
-    fn next(&mut self) -> Result<Answer> {
-        match self.answers.recv_timeout(ANSWER_WITHIN) {
-            Ok(line) => Ok(serde_json::from_str(&line)?),
-            Err(RecvTimeoutError::Timeout) => Err(Failure::new("the drive's process does not answer")),
-            Err(RecvTimeoutError::Disconnected) => Err(Failure::new("the drive's process ended")),
-        }
-    }
-}
-
 impl Drop for Drive {
     fn drop(&mut self) {
-        if self.conversation.get_mut().end() {
+        // `End` says that the caller removes the files; the closed pipe ends the process in any case.
+        let answer = self.asked(Ask::End);
+        if let Ok(Answer::Failed(sentence)) = &answer {
+            eprintln!("the drive was not taken down in order: {sentence}");
+        }
+        if self.process.get_mut().end() && matches!(answer, Ok(Answer::Done)) {
             return;
         }
         self.kernel_threads.restore();
         if let Err(failure) = loop_device::clear(&self.loop_device, &self.directory.path().join(MOUNTPOINT)) {
             eprintln!("the drive behind {} is not taken down: {failure}", self.loop_device.display());
-        }
-    }
-}
-
-impl Conversation {
-    /// Asks the process to take everything down and exit. Returns whether it did.
-    fn end(&mut self) -> bool {
-        // `End` says that the caller removes the files; the closed pipe ends the process in any case.
-        let answer = self.ask(Ask::End);
-        if let Ok(Answer::Failed(sentence)) = &answer {
-            eprintln!("the drive was not taken down in order: {sentence}");
-        }
-        self.questions = None;
-        let start = Instant::now();
-        while matches!(self.process.try_wait(), Ok(None)) {
-            if start.elapsed() > ANSWER_WITHIN {
-                eprintln!("the drive's process {} does not end and is killed", self.process.id());
-                drop(self.process.kill());
-                drop(self.process.wait());
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        matches!(answer, Ok(Answer::Done))
-    }
-}
-
-impl Drop for Conversation {
-    fn drop(&mut self) {
-        if matches!(self.process.try_wait(), Ok(None)) {
-            self.end();
         }
     }
 }

@@ -8,9 +8,8 @@ use super::detour::Detour;
 use super::kernel_threads::Before;
 use crate::compare::record::Traffic;
 
-/// Order that starts the process (`--child`).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// What the process is started with.
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
     /// The drive's image.
     pub image: PathBuf,
@@ -22,14 +21,6 @@ pub struct Order {
     pub cache_bytes: u64,
     /// The detour to subtract.
     pub detour: Detour,
-}
-
-/// The `--child` order as one of several kinds.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Envelope {
-    /// The only field; it distinguishes this order from others.
-    pub same_drive: Order,
 }
 
 /// A request to the process.

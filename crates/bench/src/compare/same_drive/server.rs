@@ -13,7 +13,7 @@
 
 use std::fs;
 use std::hint::spin_loop;
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,8 +33,9 @@ use super::answers::{Queue, Waiting, What};
 use super::cache::TransparentCache;
 use super::detour::{Detour, release_ns};
 use super::kernel_threads::KeptOff;
-use super::loop_device::{self, wait_for};
+use super::loop_device::{self, LET_GO_WITHIN};
 use super::protocol::{Answer, Ask, Order};
+use crate::compare::child::answer;
 use crate::compare::record::Traffic;
 use crate::failure::{Failure, Result};
 use crate::machine;
@@ -281,59 +282,36 @@ pub fn serve(order: &Order) -> Result<()> {
     // [SV3] Signals only set a flag, which is never checked.
     machine::listen_for_signals()?;
     signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::default())?;
-    let mut end = Talk { told: false };
     let mut up = match Up::new(order) {
         Ok(up) => up,
-        Err(failure) => {
-            end.say(&Answer::Failed(failure.to_string()))?;
-            return Ok(());
-        }
+        Err(failure) => return answer(&Answer::Failed(failure.to_string())),
     };
     let ready = Answer::Ready { loop_device: up.loop_device.clone(), kernel_threads: kept_off.before() };
-    let result = end.say(&ready).and_then(|()| end.answer(&up.file));
+    let ended = answer(&ready).and_then(|()| converse(&up.file));
     let taken_down = up.take_down();
-    match &taken_down {
-        Ok(()) => drop(end.say(&Answer::Done)),
-        Err(failure) => drop(end.say(&Answer::Failed(failure.to_string()))),
-    }
-    if !end.told {
+    drop(answer(&taken_down.as_ref().map_or_else(|failure| Answer::Failed(failure.to_string()), |()| Answer::Done)));
+    if !matches!(ended, Ok(true)) {
         drop(fs::remove_dir_all(&order.directory));
     }
-    result.and(taken_down)
+    ended.and(taken_down)
 }
 
-/// The dialogue with the caller.
-struct Talk {
-    told: bool,
-}
-
-impl Talk {
-    fn say(&mut self, answer: &Answer) -> Result<()> {
-        let mut out = io::stdout().lock();
-        out.write_all(format!("{}\n", serde_json::to_string(answer)?).as_bytes())?;
-        Ok(out.flush()?)
+/// Answers the caller until it says that it removes the files (true), or is gone.
+fn converse(file: &BlockFile) -> Result<bool> {
+    for line in io::stdin().lock().lines() {
+        let said = match serde_json::from_str(&line?)? {
+            Ask::Traffic => Answer::Traffic(file.counted()),
+            Ask::Detour(detour) => {
+                *file.detour.write() = detour;
+                Answer::Done
+            }
+            Ask::End => return Ok(true),
+        };
+        answer(&said)?;
     }
-
-    fn answer(&mut self, file: &BlockFile) -> Result<()> {
-        for line in io::stdin().lock().lines() {
-            let answer = match serde_json::from_str(&line?)? {
-                Ask::Traffic => Answer::Traffic(file.counted()),
-                Ask::Detour(detour) => {
-                    *file.detour.write() = detour;
-                    Answer::Done
-                }
-                Ask::End => {
-                    self.told = true;
-                    return Ok(());
-                }
-            };
-            self.say(&answer)?;
-        }
-        Ok(())
-    }
+    Ok(false)
 }
 
-/// Mounts the one-file file system and serves it with one thread, which polls the device without sleeping ([SV2]).
 fn mount(order: &Order, file: &Arc<BlockFile>) -> Result<Served> {
     let options = MountOptions { source: "tandemfs-bench-drive".into(), atime: false, ..MountOptions::default() };
     let (device, guard) = tandemfs_wire::mount(&order.mountpoint, &options)?;
@@ -390,7 +368,7 @@ impl Up {
         }
         let Some(session) = self.session.take() else { return Ok(()) };
         // A loop device in use keeps the file open: then the mount is detached from the tree, and its connection ends with the process.
-        if !wait_for(|| tandemfs_fuse::unmount(&self.mountpoint, Unmount::Normal).is_ok()) {
+        if !machine::comes_about(LET_GO_WITHIN, || tandemfs_fuse::unmount(&self.mountpoint, Unmount::Normal).is_ok()) {
             return Ok(tandemfs_fuse::unmount(&self.mountpoint, Unmount::Lazy)?);
         }
         session.join()

@@ -1,21 +1,12 @@
 //! Tests of a drive with kernel file systems. They are skipped with a message if loop devices cannot be made (no root, no FUSE).
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
+use std::time::Instant;
 
 use super::*;
 
 const MIB: u64 = 1 << 20;
-
-/// Not a test: the process of a drive, started by [`program`].
-#[test]
-fn process_of_a_drive() {
-    if let Some(order) = std::env::var(TEST_ORDER).ok().as_deref().and_then(order) {
-        server::serve(&order).expect("served");
-        std::process::exit(0);
-    }
-}
 
 fn is_possible() -> bool {
     let possible = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists() && Path::new("/dev/loop-control").exists();
@@ -124,12 +115,11 @@ fn a_drive_goes_when_nobody_is_there_any_more() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let mut drive = start(directory.path(), 64 * MIB, &Settings::new("romefs-a", 16 * MIB)).expect("started");
     let device = drive.block_device().to_owned();
-    let process = drive.conversation.get_mut();
+    let process = drive.process.get_mut();
     // Signals do not end it; end-of-file on its standard input does, as when the other process is killed.
-    shell(&format!("kill -INT {0}; kill -TERM {0}; kill -HUP {0}; sleep 0.2", process.process.id()), &[]);
-    assert!(matches!(process.process.try_wait(), Ok(None)), "a signal ended it");
-    process.questions = None;
-    process.process.wait().expect("ended");
+    shell(&format!("kill -INT {0}; kill -TERM {0}; kill -HUP {0}; sleep 0.2", process.id()), &[]);
+    assert!(!process.has_ended(), "a signal ended it");
+    assert!(process.end(), "it ends by itself");
     assert!(!loop_device::is_attached(&device, directory.path()) && !is_mounted(directory.path()));
     let left = fs::read_dir(directory.path()).expect("listed").count();
     assert_eq!(left, 0, "the image is removed, too");
@@ -175,12 +165,9 @@ fn what_cannot_be_a_drive_is_refused_by_a_sentence() {
 fn a_drive_says_what_was_changed_for_everybody() {
     let mut settings = Settings::new("romefs-a", 64 * MIB);
     settings.way = Some(way::Way { command_ns: 53_000, commands_at_once: 2, bytes_per_second: 3_000_000_000 });
-    settings.detour.write[0] = detour::Line { base_ns: 44_000.0, byte_ns: 0.5 };
-    let facts: BTreeMap<_, _> = settings.facts().expect("a profile").into_iter().collect();
-    let fact = |name: &str| facts.get(name).map(String::as_str);
-    assert_eq!((fact("block command, read"), fact("block command, write")), (Some("53.0 us"), Some("53.0 us")));
-    assert_eq!(fact("detour of writes taken back, queue depth 1"), Some("44.0 us + 0.5 us a KiB"));
-    assert_eq!((fact("block requests at once"), fact("link, read")), (Some("2"), Some("3.00 GB/s")));
+    for times in [true, false].map(|is_read| settings.times(is_read).expect("a profile")) {
+        assert_eq!((times.command_ns, times.commands_at_once, times.bytes_per_second), (53_000, Some(2), 3_000_000_000));
+    }
     // The settings are in the image, so every opener of TandemFS's drive finds them.
     let directory = tempfile::tempdir().expect("a directory");
     settings.create_own_image(&directory.path().join("image"), 64 * MIB).expect("created");
@@ -209,14 +196,6 @@ fn a_drive_says_what_was_changed_for_everybody() {
         (own.blocks_per_plane, own.pages_per_block, own.die_count()),
         (peers.blocks_per_plane, peers.pages_per_block, peers.die_count())
     );
-}
-
-#[test]
-fn orders_of_others_are_not_taken_for_ours() {
-    assert!(order(r#"{"image":"x","late_files":0}"#).is_none() && order("").is_none());
-    let ours = Order { image: "i".into(), mountpoint: "m".into(), directory: "d".into(), cache_bytes: 1, detour: Detour::default() };
-    let text = serde_json::to_string(&Envelope { same_drive: ours.clone() }).expect("text");
-    assert_eq!(order(&text), Some(ours));
 }
 
 /// Run manually on an idle machine: `cargo test -p tandemfs-bench calibration_by_hand -- --ignored --nocapture`.

@@ -22,7 +22,7 @@ pub struct Way {
 }
 
 /// Times of block requests in one direction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Times {
     /// From a request's arrival until data transfer or flash read can begin, in nanoseconds.
     pub command_ns: u32,
