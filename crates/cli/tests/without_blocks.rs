@@ -2,7 +2,8 @@
 
 mod support;
 
-use std::fs;
+use std::path::Path;
+use std::{fs, io};
 
 use serde_json::Value;
 use support::{Place, fails, pattern, run, succeeds};
@@ -133,4 +134,52 @@ fn a_full_drive_is_filled_again_with_files_of_another_size() {
         mount.unmount();
         succeeds(&["check", &image]);
     }
+}
+
+/// Where names and data share all space: when `unlink` and `close` have returned, a name gets the space of the file ([RTS1] of the mount).
+#[test]
+fn a_name_gets_the_space_of_a_removed_file() {
+    support::require_fuse();
+    let place = Place::empty();
+    let image = place.image();
+    succeeds(&["device", "create", &image, "--profile", "off", "--memory", "24M", "--block", "0"]);
+    succeeds(&["mkfs", &image]);
+    let mount = place.mount_device(&image, "strict");
+    for name in ["of-links", "of-renames"] {
+        fs::create_dir(mount.path(name)).expect("made");
+    }
+    let target = mount.path("of-links/target");
+    fs::write(&target, "").expect("made");
+    let mut names = 0;
+    let mut next = |directory: &str| {
+        names += 1;
+        mount.path(&format!("{directory}/{names:0>200}"))
+    };
+    for round in 0..4 {
+        let file = fs::File::create_new(mount.path("file")).expect("made");
+        let (mut length, mut piece) = (0, 8 * MIB as u64);
+        while piece >= 4096 {
+            match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), length, piece) {
+                Ok(()) => length += piece,
+                Err(rustix::io::Errno::NOSPC) => piece /= 2,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        // Directories take most of what is left for names, and links the rest.
+        for make in
+            [&|path: &Path| fs::create_dir(path), &|path: &Path| fs::hard_link(&target, path)] as [&dyn Fn(&Path) -> io::Result<()>; 2]
+        {
+            let full = (0..100_000).find_map(|_| make(&next("of-links")).err()).expect("it fills");
+            assert_eq!(full.kind(), io::ErrorKind::StorageFull, "{full}");
+        }
+        drop(file);
+        fs::remove_file(mount.path("file")).expect("removed");
+        let made = match round % 2 {
+            0 => fs::hard_link(&target, next("of-links")),
+            _ => fs::rename(&target, next("of-renames")).and_then(|()| fs::write(&target, "")),
+        };
+        made.unwrap_or_else(|error| panic!("round {round}: {error}"));
+    }
+    mount.unmount();
+    succeeds(&["check", &image]);
 }

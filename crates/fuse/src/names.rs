@@ -130,8 +130,14 @@ impl Door {
         }
     }
 
-    pub(crate) fn link(&self, target: u64, parent: u64, name: &[u8], reply: Reply<'_>) {
-        self.reply_entry("link", target, self.fs.link(inode(target), inode(parent), name), reply);
+    pub(crate) fn link(self: &Arc<Self>, target: u64, parent: u64, name: &[u8], reply: Reply<'_>) {
+        let (file, parent) = (inode(target), inode(parent));
+        let first = self.fs.link(file, parent, name);
+        let again = || {
+            let name = name.to_vec();
+            move |door: &Self| door.fs.link(file, parent, &name)
+        };
+        self.or_with_returned_space(first, again, reply, move |door, linked, reply| door.reply_entry("link", target, linked, reply));
     }
 
     pub(crate) fn unlink(&self, parent: u64, name: &[u8], reply: Reply<'_>) {
@@ -142,16 +148,20 @@ impl Door {
         self.reply_empty("rmdir", parent, self.fs.remove_directory(inode(parent), name), reply);
     }
 
-    pub(crate) fn rename(&self, request: &Request<'_>, name: &[u8], to: (u64, &[u8]), flags: u32, reply: Reply<'_>) {
-        let leaves_whiteout = flags & libc::RENAME_WHITEOUT != 0;
+    pub(crate) fn rename(self: &Arc<Self>, request: &Request<'_>, name: &[u8], to: (u64, &[u8]), flags: u32, reply: Reply<'_>) {
+        let whiteout_of = (flags & libc::RENAME_WHITEOUT != 0).then_some((request.uid, request.gid));
         let Some(mode) = rename_mode(flags & !libc::RENAME_WHITEOUT) else { return reply.error(Errno::EINVAL) };
-        let (from, to) = ((inode(request.node), name), (inode(to.0), to.1));
-        let result = if leaves_whiteout {
-            self.fs.rename_leaving_whiteout(from, to, mode, (request.uid, request.gid))
-        } else {
-            self.fs.rename(from.0, from.1, to.0, to.1, mode)
+        let (node, parents, new_name) = (request.node, (inode(request.node), inode(to.0)), to.1);
+        let rename = move |door: &Self, name: &[u8], new_name: &[u8]| match whiteout_of {
+            Some(owner) => door.fs.rename_leaving_whiteout((parents.0, name), (parents.1, new_name), mode, owner),
+            None => door.fs.rename(parents.0, name, parents.1, new_name, mode),
         };
-        self.reply_empty("rename", request.node, result, reply);
+        let again = || {
+            let (name, new_name) = (name.to_vec(), new_name.to_vec());
+            move |door: &Self| rename(door, &name, &new_name)
+        };
+        let finish = move |door: &Arc<Self>, result, reply: Reply<'_>| door.reply_empty("rename", node, result, reply);
+        self.or_with_returned_space(rename(self, name, new_name), again, reply, finish);
     }
 }
 
