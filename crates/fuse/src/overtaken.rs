@@ -18,12 +18,12 @@
 //! [OT5] A mark goes when nobody has the file any more, as [NT1] of `notes.rs` says. If too many are left (over half a million files), every
 //!       file counts as marked ([NT2]), and every page of it as read again before the WRITE.
 //!
-//! Over io_uring the rules are the same, by reading the kernel (6.14 to 6.17); it was not tried there (the kernels at hand have none of it, or
-//! it is off). [OT1] and [OT2] take nothing from the order in which requests of several queues arrive, and the inode lock does not depend
-//! on the way. The number of [OT4] comes from one counter of the connection, whichever way a request goes, when it is queued; a READ that
-//! was answered before the `write` was queued before its WRITE. With a counter for each CPU, as was proposed for Linux, numbers would say
-//! nothing: then a reply may wait [`BEHIND_WAITS_MAX`] for nothing, or only [`BEFORE_WAITS_MAX`] for a READ behind it. A reply that cannot
-//! be parked ([LT3] of `later.rs`, [UR6] of `wire/src/ring.rs`) comes before its pages are dropped, as that of a direct WRITE does.
+//! Over io_uring the rules are the same, by reading the source of one kernel since 6.14. It was not tried there: the kernels at hand have
+//! none of it, or it is off. [OT1] and [OT2] take nothing from the order in which requests of several queues arrive, and the inode lock does
+//! not depend on the way. The number of [OT4] comes from one counter of the connection, whichever way a request goes, when it is queued; a
+//! READ that was answered before the `write` was queued before its WRITE. With a counter for each CPU, as was proposed for Linux, numbers
+//! would say nothing: then a reply may wait [`BEHIND_WAITS_MAX`] for nothing, or only [`BEFORE_WAITS_MAX`] for a READ behind it. A reply that
+//! cannot be parked ([LT3] of `later.rs`, [UR6] of `wire/src/ring.rs`) comes before its pages are dropped, as that of a direct WRITE does.
 
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
