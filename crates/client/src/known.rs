@@ -18,6 +18,7 @@ use tandemfs_protocol::{Handle, Place};
 use tandemfs_ring::{Attributes, Client, Seen};
 
 use crate::Result;
+use crate::mutant::{self, Mutant};
 use crate::subject::Name;
 
 const SETS: usize = 512;
@@ -67,7 +68,7 @@ impl<'a> Question<'a> {
         if path.len() > PATH_BYTES_MAX || !FLAGS.contains(flags) {
             return None;
         }
-        let flags = flags.bits();
+        let flags = if mutant::on(Mutant::FlagsNotAsked) { 0 } else { flags.bits() };
         let which = match what {
             What::Attributes => 1,
             What::Access { mode, effective } => 2 | u64::from(effective) << 2 | u64::from(mode) << 3,
@@ -171,7 +172,7 @@ impl Known {
     pub(crate) fn told(&self, ring: &Client, question: &Question<'_>) -> Option<Told> {
         let set = self.set(question)?.get()?.try_read()?; // [KN4]
         let kept = set.kept.iter().flatten().find(|kept| kept.is_of(question))?;
-        ring.is_still_so(&kept.seen).then_some(kept.told)
+        (ring.is_still_so(&kept.seen) || mutant::on(Mutant::AnswersNotCompared)).then_some(kept.told)
     }
 
     /// Keeps an answer, if it may be kept.

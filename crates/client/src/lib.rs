@@ -64,6 +64,10 @@ mod known;
 mod lent;
 mod mount;
 mod mountinfo;
+#[cfg(not(feature = "mutants"))]
+mod mutant;
+#[cfg(feature = "mutants")]
+pub mod mutant;
 mod open_options;
 mod shared;
 mod subject;

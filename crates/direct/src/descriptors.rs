@@ -39,9 +39,11 @@ pub(crate) type Sending = Option<(Arc<Opener>, OwnedFd)>;
 pub(crate) fn send(sending: &Sending, handle: Handle, file: &OpenFile) -> Result<()> {
     let Some((opener, socket)) = sending else { return Err(Errno::NOSYS.into()) };
     let flags = match mutant::on(Mutant::AccessNotKept) {
+        false if mutant::on(Mutant::DescriptorsOfAll) => file.flags_to_reopen().unwrap_or(libc::O_RDONLY),
         false => file.flags_to_reopen()?, // [DSC2]
         true => libc::O_RDWR,
     };
-    let wanted = Wanted { inode: file.inode(), generation: file.attributes()?.generation, flags, handle };
+    let generation = if mutant::on(Mutant::GenerationNotSaid) { 0 } else { file.attributes()?.generation };
+    let wanted = Wanted { inode: file.inode(), generation, flags, handle };
     Ok(opener(&wanted, socket.as_fd())?)
 }

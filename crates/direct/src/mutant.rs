@@ -36,12 +36,22 @@ pub enum Mutant {
     KernelPagesKept,
     /// [KNW2]: who answers itself is not looked after.
     AnswerersNotLookedAfter,
+    /// [KNW3]: answers that were made by an older list of mounts stay right.
+    MountsNotRevoked,
+    /// [CRD3]: a mount that was made read-only by others is served.
+    ClosedMountServed,
     /// [LND1]: whoever asks for the memory zone gets it.
     ZoneForEverybody,
     /// [LND2]: who has no zone is told where bytes lie.
     LentWithoutZone,
     /// [DSC2]: descriptors can read and write, whatever the open file may.
     AccessNotKept,
+    /// [DSC2]: whatever is open becomes a descriptor.
+    DescriptorsOfAll,
+    /// [DSC2]: which of the files that have had the number is not said.
+    GenerationNotSaid,
+    /// [DSC3]: descriptors go to another client.
+    SentToAnother,
 }
 
 #[cfg(feature = "mutants")]

@@ -164,6 +164,9 @@ impl Reception {
     /// [CRD3], [D14]
     fn read_mounts(&mut self) -> io::Result<()> {
         self.found = self.mount_info.read(&self.shared.mount)?;
+        if mutant::on(Mutant::ClosedMountServed) {
+            self.found.closed = None;
+        }
         let clients = self.shared.clients.lock();
         if let Some(why) = self.found.closed {
             if !clients.is_empty() {
@@ -177,7 +180,9 @@ impl Reception {
         if mount_points != self.mount_points {
             clients.iter().for_each(|client| client.set_mount_points(mount_points.clone()));
             self.mount_points = mount_points;
-            self.shared.vfs.file_system().revoke_all_answers(); // [KNW3]
+            if !mutant::on(Mutant::MountsNotRevoked) {
+                self.shared.vfs.file_system().revoke_all_answers(); // [KNW3]
+            }
         }
         Ok(())
     }
@@ -231,7 +236,7 @@ impl Reception {
         let lifelines = vec![Lifeline::Socket(socket.try_clone().map_err(failed)?), Lifeline::Process(peer.lifeline().map_err(failed)?)];
         let mount_points = self.mount_points.clone();
         let sending = match &self.shared.opener {
-            Some(opener) => Some((Arc::clone(opener), socket.try_clone().map_err(failed)?)),
+            Some(opener) => Some((Arc::clone(opener), self.receiver(socket).map_err(failed)?)), // [DSC3]
             None => None,
         };
         let zone = self.zone_for(hello, &identity);
@@ -273,6 +278,17 @@ impl Reception {
     }
 
     /// What a newcomer gets. A process has one connection: the old one of this process ends.
+    /// Where a client's descriptors go.
+    fn receiver(&self, socket: &OwnedFd) -> io::Result<OwnedFd> {
+        if mutant::on(Mutant::SentToAnother) {
+            let clients = self.shared.clients.lock();
+            if let Some((_, other)) = clients.values().find_map(|client| client.sending.as_ref()) {
+                return other.try_clone();
+            }
+        }
+        socket.try_clone()
+    }
+
     fn sizes(&self, hello: &Hello, pid: i32) -> Result<Sizes, Refusal> {
         let limits = &self.shared.limits;
         let clients = self.shared.clients.lock();

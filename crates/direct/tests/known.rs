@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::AtFlags;
+use tandemfs_client::mutant::{self as client_mutant, Mutant as ClientMutant};
 use tandemfs_client::{Attributes, Errno, Error, Mount, OpenOptions, Options, Tree};
 use tandemfs_crash::{MemoryDevice, Random, rounds_or, seed_or};
 use tandemfs_device::{Drive, PersistenceDomain};
@@ -205,6 +206,12 @@ fn what_clients_say_is_so() {
     let found = (0..20).find_map(|seed| play(seed).err());
     mutant::select(Mutant::None);
     println!("{}", found.expect("AttributesNotSeen escaped"));
+    for bug in [ClientMutant::FlagsNotAsked, ClientMutant::AnswersNotCompared] {
+        client_mutant::select(bug);
+        let found = (0..20).find_map(|seed| play(seed).err());
+        client_mutant::select(ClientMutant::None);
+        println!("{}", found.unwrap_or_else(|| panic!("{bug:?} escaped")));
+    }
 }
 
 /// Two threads of a client and one of somebody else: a name that is there or not, and a file that grows. Nobody says what was before.
@@ -315,6 +322,34 @@ fn bytes_that_are_read_again_and_again_are_known() {
     let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&scene.mount, "f").expect("opened");
     let mut bytes = [0; 100];
     assert_eq!(scene.requests_of(|| (0..4).for_each(|_| assert_eq!(direct.read_at(&mut bytes, 100), Ok(100)))), 4);
+}
+
+/// [KN2], [KBY2] of `crates/client`
+#[test]
+fn bytes_that_are_known_are_right() {
+    let _alone = alone();
+    fn is_right() -> bool {
+        let scene = scene();
+        let file = OpenOptions::new().read(true).write(true).create(true).open(&scene.mount, "f").expect("made");
+        file.write_all_at(&[1; 5000], 0).expect("written");
+        let read = |length| {
+            let mut bytes = vec![0; length];
+            let done = file.read_at(&mut bytes, 100).expect("read");
+            bytes.truncate(done);
+            bytes
+        };
+        let known = [read(100), read(100), read(200)];
+        let other = scene.vfs.open(&somebody(), At::Root, b"f", libc::O_RDWR, 0).expect("opened");
+        scene.vfs.write_at(&somebody(), &other, 150, &[3; 9000], 0).expect("written");
+        known == [vec![1; 100], vec![1; 100], vec![1; 200]] && read(100) == [[1; 50], [3; 50]].concat()
+    }
+    assert!(is_right());
+    for bug in [ClientMutant::BytesNotCompared, ClientMutant::EndNotKnown] {
+        client_mutant::select(bug);
+        let found = !is_right();
+        client_mutant::select(ClientMutant::None);
+        assert!(found, "{bug:?} escaped");
+    }
 }
 
 /// [KNW5]

@@ -27,6 +27,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     SocketAddrUnix, SocketFlags, SocketType,
 };
+use tandemfs_client::mutant::{self as client_mutant, Mutant as ClientMutant};
 use tandemfs_client::{Errno, Error, File, Mount, OpenOptions, Options, Tree};
 use tandemfs_crash::{Random, rounds_or, seed_or};
 use tandemfs_device::Drive;
@@ -221,6 +222,28 @@ fn random_changes_are_seen_at_once() {
     }
     println!("{loaded} reads were loaded, for {asked} something was asked");
     assert!(loaded > 0 && asked > 0);
+}
+
+/// [LDS1] of `crates/client`
+#[test]
+fn what_has_changed_is_not_loaded() {
+    let _alone = alone();
+    fn is_right() -> bool {
+        let scene = scene();
+        let writer = scene.open("f");
+        scene.write(&writer, 0, &[1; 100_000]);
+        scene.write_back();
+        let mount = scene.connect(&loading());
+        let file = mount.open("f").expect("opened");
+        let loads = (0..4).all(|_| read(&file, 0, 5000) == [1; 5000]);
+        scene.write(&writer, 0, &[2; 100_000]);
+        loads && read(&file, 0, 5000) == [2; 5000]
+    }
+    assert!(is_right());
+    client_mutant::select(ClientMutant::LoadsNotCompared);
+    let found = !is_right();
+    client_mutant::select(ClientMutant::None);
+    assert!(found, "LoadsNotCompared escaped");
 }
 
 /// Each word says which version of which block it is of.

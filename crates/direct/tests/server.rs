@@ -6,8 +6,10 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +22,7 @@ use tandemfs_direct::mutant::{self, Mutant};
 use tandemfs_direct::{Entrants, Limits, Opener, Server, Wanted};
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, leaves_to_others, make_file_system};
-use tandemfs_vfs::{Caches, Change, QUICK_BYTES, Settings, Vfs};
+use tandemfs_vfs::{At, Caches, Capabilities, Change, Credentials, Process, QUICK_BYTES, Settings, Subject, Vfs};
 
 /// Longer than anything takes that does not wait.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -57,6 +59,7 @@ struct Scene {
     // The server ends before its device is released, and releasing ends what is stuck.
     stuck: Arc<StuckDevice>,
     server: Server,
+    vfs: Vfs,
 }
 
 impl Drop for Scene {
@@ -79,8 +82,9 @@ fn scene_beside(limits: Limits, caches: Option<Arc<dyn Caches>>, stands: bool) -
         Some(caches) => vfs.beside(caches),
         None => vfs,
     };
-    let server = Server::start(vfs, support::mount_identity(), Box::new(move || stands), Entrants::Everybody, limits).expect("starts");
-    Scene { stuck, server }
+    let server =
+        Server::start(vfs.clone(), support::mount_identity(), Box::new(move || stands), Entrants::Everybody, limits).expect("starts");
+    Scene { stuck, server, vfs }
 }
 
 /// With somebody who opens `/dev/null` in the place of every file, and notes for what.
@@ -101,8 +105,8 @@ fn scene_with_opener(wanted: &Arc<Mutex<Vec<Wanted>>>) -> Scene {
         )
     });
     let (identity, stands) = (support::mount_identity(), Box::new(|| true));
-    let server = Server::start_with(vfs, identity, stands, Entrants::Everybody, limits(), Some(opener)).expect("starts");
-    Scene { stuck, server }
+    let server = Server::start_with(vfs.clone(), identity, stands, Entrants::Everybody, limits(), Some(opener)).expect("starts");
+    Scene { stuck, server, vfs }
 }
 
 fn scene(limits: Limits) -> Scene {
@@ -112,6 +116,11 @@ fn scene(limits: Limits) -> Scene {
 impl Scene {
     fn connect_with(&self, root: &str, options: &Options) -> Result<Mount, ConnectError> {
         support::connect(&self.server, root, options)
+    }
+
+    fn generation(&self, path: &str) -> u32 {
+        let process = Process::of(Credentials::new(0, 0, &[], Capabilities::ALL));
+        self.vfs.stat(&process, Subject::followed(At::Root, path.as_bytes())).expect("there").generation
     }
 
     fn connect(&self) -> Mount {
@@ -423,6 +432,7 @@ fn descriptors_have_the_access_of_the_open_file() {
         assert!(mount.sends_descriptors());
         drop(mount.create("file").expect("made"));
         let inode = mount.attributes("file").expect("there").node;
+        let generation = scene.generation("file");
         for (flags, kept) in [
             (libc::O_RDONLY, libc::O_RDONLY),
             (libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC, libc::O_WRONLY),
@@ -439,12 +449,13 @@ fn descriptors_have_the_access_of_the_open_file() {
             let descriptor = descriptor.map_err(|error| error.to_string())?;
             let access = rustix::fs::fcntl_getfl(&descriptor).expect("open").bits().cast_signed() & libc::O_ACCMODE;
             let last = wanted.lock().expect("no panic").pop().expect("asked for");
-            holds(last.inode.get() == inode && last.generation != 0, "another file")?;
+            holds((last.inode.get(), last.generation) == (inode, generation), "another file")?;
             holds(last.flags == kept && access == kept & libc::O_ACCMODE, "other flags")?;
         }
         Ok(())
     }
     is_caught(Mutant::AccessNotKept, found);
+    is_caught(Mutant::GenerationNotSaid, found);
 }
 
 #[test]
@@ -463,7 +474,41 @@ fn descriptors_are_of_regular_files_that_are_open() {
         holds(errno(libc::O_RDONLY | libc::O_DIRECTORY) == Err(Errno::INVAL.into()), "a descriptor of a directory")?;
         holds(wanted.lock().expect("no panic").is_empty(), "somebody was asked to open")
     }
-    is_caught(Mutant::None, found);
+    is_caught(Mutant::DescriptorsOfAll, found);
+}
+
+/// Another process that is a client until its standard input ends.
+#[test]
+#[ignore = "started by a test"]
+fn other_client() {
+    let socket = std::env::var_os("TANDEMFS_TEST_SOCKET").expect("where");
+    let _mount = support::connect_to(socket.as_ref(), "/proc", &Options::default()).expect("let in");
+    println!("let in");
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).expect("read");
+}
+
+#[test]
+fn a_descriptor_comes_to_the_client_whose_file_it_is() {
+    fn found() -> Found {
+        let scene = scene_with_opener(&Arc::default());
+        let mut other = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--ignored", "--exact", "other_client", "--nocapture"])
+            .env("TANDEMFS_TEST_SOCKET", scene.server.socket())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let mut said = BufReader::new(other.stdout.take().expect("piped")).lines();
+        let is_in = said.any(|line| line.is_ok_and(|line| line.contains("let in")));
+        let mount = scene.connect();
+        let result = mount.create("file").expect("made").descriptor();
+        drop(other.stdin.take());
+        said.for_each(drop);
+        other.wait().expect("ended");
+        assert!(is_in, "there was no other client");
+        result.map(drop).map_err(|error| error.to_string())
+    }
+    is_caught(Mutant::SentToAnother, found);
 }
 
 #[test]

@@ -24,17 +24,15 @@
 //!       reached by clients from then on: the next WRITE may point to bytes of this one. A client is noted before it changes anything and until it has, so whoever looks at the
 //!       size first and then at the note misses none. The note stays while anybody has the file, and is of one generation: a number may be
 //!       taken again of which the kernel has known nothing.
-//! [BS10] A note about a file goes only when nobody has the file any more, which is asked under the lock of the notes: a FORGET may come after
-//!       a later LOOKUP of the same number. A LOOKUP counts before it reads the attributes that it replies, so what changes from then on is
-//!       noted.
+//! [BS10] A note about a file goes only when nobody has the file any more ([NT1] of `notes.rs`): the kernel has no pages of a file that it has
+//!       forgotten. A LOOKUP counts before it reads the attributes that it replies, so what changes from then on is noted.
 //! [BS9] Bytes that clients know are revoked after a file was noted: nothing of a noted file is given to be kept, so from then on they ask.
 //! [BS8] The kernel keeps an inode that it was told of until it drops the name, and the file system keeps the space of one that the kernel
 //!       has. So it is told of names that a client took away, afterwards and by a thread that serves nothing; until then their space is as
 //!       that of a file that is open.
 
-use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{Error, ReadOptions, Result, WriteOptions, may_wait};
@@ -42,37 +40,23 @@ use tandemfs_vfs::{Caches, Change};
 use tandemfs_wire::Reply;
 
 use crate::door::Door;
+use crate::mutant::{self, Mutant};
+use crate::notes::{IsHeld, Note, Notes, Shards};
 use crate::page_cache::DirectWrite;
 
-const SHARDS: usize = 64;
-/// Notes of a kind in a shard; beyond that every file counts as noted.
-const NOTES_MAX: usize = 1 << 14;
-/// If more of them are left of files that somebody has, it is not tried again to make room.
-const SWEPT_MAX: usize = NOTES_MAX / 2;
 const END_OF_FILES: u64 = i64::MAX as u64;
 
 /// Files of which the kernel may have pages ([BS3]).
-#[derive(Debug)]
-pub(crate) struct Noted(Box<[Shard]>);
-
 #[derive(Debug, Default)]
-struct Shard {
-    files: Mutex<Files>,
-    dropped: Condvar,
-}
+pub(crate) struct Noted(Shards<Files>);
 
 #[derive(Debug, Default)]
 struct Files {
-    states: HashMap<InodeNumber, State>,
-    is_full: bool,
-    /// Files of which the kernel has had pages ([BS7]), until nobody has them.
-    read: HashSet<InodeNumber>,
-    /// Every file counts as one of those.
-    is_read_full: bool,
-    /// Files that clients have changed ([BS5]), until nobody has them.
-    changed: HashMap<InodeNumber, ByClients>,
-    /// Every file counts as being changed now.
-    is_changed_full: bool,
+    states: Notes<State>,
+    /// Files of which the kernel has had pages ([BS7]).
+    read: Notes<()>,
+    /// Files that clients have changed ([BS5]). One that is not named where there is no more room counts as being changed now.
+    changed: Notes<ByClients>,
 }
 
 /// What clients do to a file.
@@ -92,150 +76,120 @@ impl ByClients {
     }
 }
 
+impl Note for ByClients {
+    fn is_under_way(&self) -> bool {
+        self.under_way > 0
+    }
+}
+
 #[derive(Debug, Clone, Copy, Default)]
 struct State {
     is_noted: bool,
     is_dropping: bool,
 }
 
-impl Default for Noted {
-    fn default() -> Self {
-        Self((0..SHARDS).map(|_| Shard::default()).collect())
+impl Note for State {
+    fn is_under_way(&self) -> bool {
+        self.is_dropping
     }
 }
-
-impl Shard {
-    fn lock(&self) -> MutexGuard<'_, Files> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Files {
-    fn add_read(&mut self, file: InodeNumber, is_held: &IsHeld<'_>) {
-        if self.read.len() >= NOTES_MAX && !self.read.contains(&file) {
-            self.read.retain(|file| is_held(*file)); // [BS10]
-            self.is_read_full |= self.read.len() > SWEPT_MAX;
-        }
-        if !self.is_read_full {
-            self.read.insert(file);
-        }
-    }
-}
-
-/// Whether the kernel or a client has a file.
-type IsHeld<'a> = dyn Fn(InodeNumber) -> bool + 'a;
 
 impl Noted {
-    fn shard(&self, file: InodeNumber) -> &Shard {
-        &self.0[file.get() as usize % SHARDS]
-    }
-
     /// Notes a file.
     pub(crate) fn note(&self, file: InodeNumber, is_held: &IsHeld<'_>) {
-        let mut files = self.shard(file).lock();
-        files.add_read(file, is_held);
-        if files.states.len() >= NOTES_MAX && !files.states.contains_key(&file) {
-            files.is_full = true;
-            return;
+        let mut files = self.0.of(file).lock();
+        files.read.note(file, is_held);
+        if let Some(state) = files.states.note(file, is_held) {
+            state.is_noted = true;
         }
-        files.states.entry(file).or_default().is_noted = true;
     }
 
     /// Whether the kernel has had pages of a file.
     fn has_been_read(&self, file: InodeNumber) -> bool {
-        let files = self.shard(file).lock();
-        files.is_read_full || files.read.contains(&file)
+        self.0.of(file).lock().read.is_noted(file)
     }
 
     /// Somebody has the file no more ([BS10]).
     fn forget(&self, file: InodeNumber, is_held: &IsHeld<'_>) {
-        let mut files = self.shard(file).lock();
-        if is_held(file) {
-            return;
-        }
-        files.read.remove(&file);
-        if files.changed.get(&file).is_some_and(|by_clients| by_clients.under_way == 0) {
-            files.changed.remove(&file);
-        }
+        let mut files = self.0.of(file).lock();
+        files.states.forget(file, is_held);
+        files.read.forget(file, is_held);
+        files.changed.forget(file, is_held);
     }
 
     /// The kernel is told sizes of a file from now on ([BS7]).
     fn note_read(&self, file: InodeNumber, is_held: &IsHeld<'_>) {
-        self.shard(file).lock().add_read(file, is_held);
+        self.0.of(file).lock().read.note(file, is_held);
     }
 
     /// A client is about to change a file ([BS5]).
     fn change_begins(&self, file: InodeNumber, is_held: &IsHeld<'_>) {
-        let mut files = self.shard(file).lock();
-        if files.changed.len() >= NOTES_MAX && !files.changed.contains_key(&file) {
-            files.changed.retain(|file, by_clients| by_clients.under_way > 0 || is_held(*file)); // [BS10]
-            files.is_changed_full |= files.changed.len() > SWEPT_MAX;
-        }
-        if !files.is_changed_full || files.changed.contains_key(&file) {
-            files.changed.entry(file).or_default().under_way += 1;
+        if let Some(by_clients) = self.0.of(file).lock().changed.note(file, is_held) {
+            by_clients.under_way += 1;
         }
     }
 
     /// It has, and the file has this size and generation; none if it is gone.
     fn change_ends(&self, file: InodeNumber, reached: Option<(u64, u32)>) {
-        let mut files = self.shard(file).lock();
-        let Some(by_clients) = files.changed.get_mut(&file) else { return };
+        let mut files = self.0.of(file).lock();
+        let Some(by_clients) = files.changed.get_mut(file) else { return };
         by_clients.under_way = by_clients.under_way.saturating_sub(1);
         match reached {
             Some((size, generation)) => by_clients.reach(size, generation),
-            None if by_clients.under_way == 0 => drop(files.changed.remove(&file)),
+            None if by_clients.under_way == 0 => drop(files.changed.remove(file)),
             None => {}
         }
     }
 
     /// A WRITE of the kernel went behind what clients have written, whereupon the file has this size and generation ([BS5]).
     fn is_moved(&self, file: InodeNumber, size: u64, generation: u32) {
-        if let Some(by_clients) = self.shard(file).lock().changed.get_mut(&file) {
+        if let Some(by_clients) = self.0.of(file).lock().changed.get_mut(file) {
             by_clients.reach(size, generation);
         }
     }
 
     /// What clients may have written of a file ends before this; 0 if they have changed nothing.
     fn end_by_clients(&self, file: InodeNumber, generation: u32) -> u64 {
-        let files = self.shard(file).lock();
-        match files.changed.get(&file) {
-            None if files.is_changed_full => u64::MAX,
+        let files = self.0.of(file).lock();
+        match files.changed.get(file) {
+            None if files.changed.is_full() => u64::MAX,
             None => 0,
-            Some(by_clients) if by_clients.under_way > 0 => u64::MAX,
-            Some(by_clients) if by_clients.generation == generation => by_clients.end,
+            Some(by_clients) if by_clients.under_way > 0 && !mutant::on(Mutant::ChangesUnderWayIgnored) => u64::MAX,
+            Some(by_clients) if by_clients.generation == generation || mutant::on(Mutant::GenerationIgnored) => by_clients.end,
             Some(_) => 0,
         }
     }
 
     /// Whether nothing is noted and nobody drops pages.
     fn is_settled(&self, file: InodeNumber) -> bool {
-        let files = self.shard(file).lock();
-        let state = files.states.get(&file).copied().unwrap_or_default();
-        !(state.is_dropping || state.is_noted || files.is_full)
+        let files = self.0.of(file).lock();
+        let state = files.states.get(file).copied().unwrap_or_default();
+        let is_dropping = state.is_dropping && !mutant::on(Mutant::DroppingIsSettled);
+        !(is_dropping || state.is_noted || files.states.is_full())
     }
 
     /// Drops the pages of a noted file by `drop_pages`; returns when nobody drops them any more and the note is gone.
     fn settle(&self, file: InodeNumber, drop_pages: impl FnOnce()) {
-        let shard = self.shard(file);
+        let shard = self.0.of(file);
         let mut files = shard.lock();
         loop {
-            let state = files.states.get(&file).copied().unwrap_or_default();
-            match (state.is_dropping, state.is_noted || files.is_full) {
-                (true, _) => files = shard.dropped.wait(files).unwrap_or_else(PoisonError::into_inner),
+            let state = files.states.get(file).copied().unwrap_or_default();
+            match (state.is_dropping, state.is_noted || files.states.is_full()) {
+                (true, _) => files = shard.changed.wait(files).unwrap_or_else(PoisonError::into_inner),
                 (false, false) => return,
                 (false, true) => break,
             }
         }
-        files.states.insert(file, State { is_noted: false, is_dropping: true });
+        *files.states.note_in_any_case(file) = State { is_noted: false, is_dropping: true };
         drop(files);
         drop_pages();
         let mut files = shard.lock();
-        match files.states.get_mut(&file) {
-            Some(state) if state.is_noted => state.is_dropping = false,
-            _ => drop(files.states.remove(&file)),
+        match files.states.get_mut(file) {
+            Some(state) if state.is_noted && !mutant::on(Mutant::UnnotedBehindDrop) => state.is_dropping = false,
+            _ => drop(files.states.remove(file)),
         }
         drop(files);
-        shard.dropped.notify_all();
+        shard.changed.notify_all();
     }
 }
 
@@ -343,7 +297,7 @@ impl Door {
 
     /// The kernel has dropped an inode from its memory, and the file system knows that ([BS10]).
     pub(crate) fn forget_notes(&self, file: InodeNumber) {
-        self.kernel.overtaken.forget(file, |file| self.fs.is_held(file));
+        self.kernel.overtaken.forget(file, &|file| self.fs.is_held(file));
         if let Some(noted) = &self.beside {
             noted.forget(file, &|file| self.fs.is_held(file));
         }
@@ -394,6 +348,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::mutant::is_caught;
+    use crate::notes::{NOTES_MAX, SHARDS};
 
     const FILE: InodeNumber = InodeNumber::new(7);
     const HELD: fn(InodeNumber) -> bool = |_| true;
@@ -488,7 +444,18 @@ mod tests {
         change(Some((10, 2)));
         assert_eq!(noted.end_by_clients(FILE, 2), 10, "not that of the file before");
         change(None);
-        assert!(noted.shard(FILE).lock().changed.is_empty());
+        assert!(noted.0.of(FILE).lock().changed.is_empty());
+    }
+
+    /// [BS10]
+    #[test]
+    fn a_note_goes_with_the_last_who_has_the_file() {
+        let noted = Noted::default();
+        noted.note(FILE, &HELD);
+        noted.forget(FILE, &HELD);
+        assert!(!noted.is_settled(FILE) && noted.has_been_read(FILE));
+        noted.forget(FILE, &NOT_HELD);
+        assert!(noted.is_settled(FILE) && !noted.has_been_read(FILE));
     }
 
     /// [BS10]
@@ -507,6 +474,14 @@ mod tests {
             assert_eq!(noted.has_been_read(unknown), reached > 0);
             assert_eq!(noted.end_by_clients(of_one_shard(NOTES_MAX), 1), if reached > 0 { 100 } else { 0 });
         }
+    }
+
+    #[test]
+    fn bugs_are_caught() {
+        is_caught(Mutant::UnnotedBehindDrop, a_note_costs_one_drop);
+        is_caught(Mutant::DroppingIsSettled, a_note_is_not_settled_where_nobody_waits);
+        is_caught(Mutant::ChangesUnderWayIgnored, what_clients_reach_is_known_until_nobody_has_the_file);
+        is_caught(Mutant::GenerationIgnored, what_clients_reach_is_of_one_generation);
     }
 
     /// [BS6]

@@ -8,6 +8,7 @@ use tandemfs_format::InodeNumber;
 use tandemfs_fs::FileSystem;
 use tandemfs_wire::{Contents, Notifier, NotifyError};
 
+use crate::at_once::AtOnce;
 use crate::overtaken::{Overtaken, ReadAgain};
 
 /// How often pages are dropped that are read meanwhile ([OT1] of `overtaken.rs`).
@@ -20,11 +21,12 @@ pub(crate) struct Kernel {
     notifier: OnceLock<Notifier>,
     /// Pages that are dropped while WRITEs are under way.
     pub(crate) overtaken: Arc<Overtaken>,
+    dropping: Arc<AtOnce>,
 }
 
 impl Kernel {
     pub(crate) fn new(fs: &Arc<FileSystem>) -> Self {
-        Self { fs: Arc::clone(fs), notifier: OnceLock::new(), overtaken: Overtaken::new() }
+        Self { fs: Arc::clone(fs), notifier: OnceLock::new(), overtaken: Arc::default(), dropping: Arc::default() }
     }
 
     pub(crate) fn connect(&self, notifier: Notifier) {
@@ -44,7 +46,7 @@ impl Kernel {
         }
         let contents = Contents::Range { offset: bytes.start, length: bytes.end - bytes.start };
         for _ in 0..DROPS_MAX {
-            let begun = self.overtaken.drop_begins(file, |file| self.fs.is_held(file)); // [OT1]
+            let begun = self.overtaken.drop_begins(file, &|file| self.fs.is_held(file)); // [OT1]
             if !self.tell("drop pages", |kernel| kernel.invalidate_inode(file.get(), contents)) {
                 return self.overtaken.drop_fails(file);
             }
@@ -57,10 +59,9 @@ impl Kernel {
     /// Drops pages that may have older bytes than a WRITE which is not answered yet ([OT3]), and waits for that as long as it may ([OT4]).
     pub(crate) fn drop_read_again(&self, file: InodeNumber, again: &ReadAgain) {
         let (kernel, parts) = (self.clone(), again.parts().to_vec());
-        let dropping = std::thread::Builder::new().name("drop-pages".into());
-        match dropping.spawn(move || parts.into_iter().for_each(|part| kernel.drop_pages(file, part))) {
-            Ok(_) if again.wait_until_dropped() => {}
-            Ok(_) => tracing::debug!(inode = file.get(), "a page is locked for its WRITE, or the kernel is slow to drop it"),
+        match self.dropping.run(move || parts.into_iter().for_each(|part| kernel.drop_pages(file, part))) {
+            Ok(()) if again.wait_until_dropped() => {}
+            Ok(()) => tracing::debug!(inode = file.get(), "a page is locked for its WRITE, or the kernel is slow to drop it"),
             Err(error) => tracing::warn!(inode = file.get(), "cached pages may be older than the file, as no thread drops them: {error}"),
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! `tandemfs-wire` implements the protocol. `door.rs` states the rules of the translation ([DO1]–[DO5]). `operations.rs` dispatches each
 //! request to `names.rs`, `listing.rs`, `files.rs` or `extended_attributes.rs`, or to `data_requests.rs` and `range_requests.rs` where the
-//! kernel's page cache and the file system must agree (`page_cache.rs`, `overtaken.rs`, `later.rs`, `returning_space.rs`).
+//! kernel's page cache and the file system must agree (`page_cache.rs`, `notes.rs`, `overtaken.rs`, `later.rs`, `at_once.rs`, `returning_space.rs`).
 //! `tandemfs-vfs` has what every way to the file system needs: the errno of each error, flags, the reserve.
 //! `session.rs` runs a mount, `mounting.rs` mounts, `mounts.rs` reads the kernel's mount list, `holders.rs` finds users of a mount.
 //! `control.rs`, `report.rs`, `scrubbing.rs` and `trimming.rs` answer `tandemfs stats`, `info`, `scrub` and `trim`.
@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod at_once;
 mod attributes;
 mod beside;
 mod caller;
@@ -27,8 +28,10 @@ mod later;
 mod listing;
 mod mounting;
 pub mod mounts;
+mod mutant;
 mod names;
 mod negotiation;
+mod notes;
 mod operations;
 mod overtaken;
 mod page_cache;

@@ -15,46 +15,42 @@
 //!       want of memory) or by a drop that has not ended. Such a page has no older bytes. But then the READ came before the `write`, so the
 //!       kernel gave it a lower number than the WRITE. If all READs have lower numbers, the reply waits [`BEFORE_WAITS_MAX`] at most, which
 //!       is longer than a drop takes that waits for no WRITE. Otherwise it waits [`BEHIND_WAITS_MAX`] at most.
-//! [OT5] A mark goes when nobody has the file any more, as [BS10] of `beside.rs` says. If too many are left (over half a million files), every
-//!       file counts as marked, and every page of it as read again before the WRITE.
+//! [OT5] A mark goes when nobody has the file any more, as [NT1] of `notes.rs` says. If too many are left (over half a million files), every
+//!       file counts as marked ([NT2]), and every page of it as read again before the WRITE.
+//!
+//! Over io_uring the rules are the same, by reading the source of one kernel since 6.14. It was not tried there: the kernels at hand have
+//! none of it, or it is off. [OT1] and [OT2] take nothing from the order in which requests of several queues arrive, and the inode lock does
+//! not depend on the way. The number of [OT4] comes from one counter of the connection, whichever way a request goes, when it is queued; a
+//! READ that was answered before the `write` was queued before its WRITE. With a counter for each CPU, as was proposed for Linux, numbers
+//! would say nothing: then a reply may wait [`BEHIND_WAITS_MAX`] for nothing, or only [`BEFORE_WAITS_MAX`] for a READ behind it. A reply that
+//! cannot be parked ([LT3] of `later.rs`, [UR6] of `wire/src/ring.rs`) comes before its pages are dropped, as that of a direct WRITE does.
 
-use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tandemfs_format::InodeNumber;
 
+use crate::mutant::{self, Mutant};
+use crate::notes::{IsHeld, Note, Notes, Shards};
 use crate::page_cache::{PAGE_BYTES, page_of};
 
 /// How long a reply waits at most for a drop that may wait for the reply ([OT4]): where all READs have lower numbers than the WRITE.
 const BEFORE_WAITS_MAX: Duration = Duration::from_millis(100);
 /// The same where one has a higher number.
 const BEHIND_WAITS_MAX: Duration = Duration::from_secs(10);
-const SHARDS: usize = 64;
-/// Marks in a shard.
-const MARKS_MAX: usize = 1 << 14;
-/// If more of them are left of files that somebody has, no room is made again.
-const SWEPT_MAX: usize = MARKS_MAX / 2;
 /// READs of a file that are told apart; more of them count as one.
 const READS_MAX: usize = 64;
 
 /// Marked files, and the READs of each since it was marked.
-#[derive(Debug)]
-pub(crate) struct Overtaken(Box<[Shard]>);
-
 #[derive(Debug, Default)]
-struct Shard {
-    files: Mutex<Files>,
-    dropped: Condvar,
-}
+pub(crate) struct Overtaken(Shards<Files>);
 
 #[derive(Debug, Default)]
 struct Files {
     /// The last number of a READ, or of a WRITE that waits.
     last: u64,
-    marked: HashMap<InodeNumber, Marked>,
-    is_full: bool,
+    marked: Notes<Marked>,
     /// Pages that are to be dropped before a WRITE is answered.
     waiting: Vec<Waiting>,
 }
@@ -64,6 +60,12 @@ struct Marked {
     reads: Vec<Recorded>,
     /// Drops that have not ended.
     dropping: u32,
+}
+
+impl Note for Marked {
+    fn is_under_way(&self) -> bool {
+        self.dropping > 0
+    }
 }
 
 /// A READ, or several.
@@ -92,75 +94,55 @@ pub(crate) struct ReadAgain {
     waits_max: Duration,
 }
 
-impl Shard {
-    fn lock(&self) -> MutexGuard<'_, Files> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// The pages of a range, as a range of bytes.
 fn pages_of(bytes: &Range<u64>) -> Range<u64> {
     page_of(bytes.start)..page_of(bytes.end.saturating_add(PAGE_BYTES - 1))
 }
 
 impl Overtaken {
-    pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self((0..SHARDS).map(|_| Shard::default()).collect()))
-    }
-
-    fn shard(&self, file: InodeNumber) -> &Shard {
-        &self.0[file.get() as usize % SHARDS]
-    }
-
     /// Pages of a file are about to be dropped ([OT1]). Returns which READs began before.
-    pub(crate) fn drop_begins(&self, file: InodeNumber, is_held: impl Fn(InodeNumber) -> bool) -> u64 {
-        let mut files = self.shard(file).lock();
-        if files.marked.len() >= MARKS_MAX && !files.marked.contains_key(&file) {
-            files.marked.retain(|file, marked| marked.dropping > 0 || is_held(*file)); // [OT5]
-            files.is_full |= files.marked.len() > SWEPT_MAX;
-        }
-        if !files.is_full {
-            files.marked.entry(file).or_default().dropping += 1;
+    pub(crate) fn drop_begins(&self, file: InodeNumber, is_held: &IsHeld<'_>) -> u64 {
+        let mut files = self.0.of(file).lock();
+        if let Some(marked) = files.marked.note(file, is_held) {
+            marked.dropping += 1;
         }
         files.last
     }
 
     /// They are dropped, where READs that began before had filled them. Whether others began meanwhile.
     pub(crate) fn drop_ends(&self, file: InodeNumber, bytes: &Range<u64>, begun: u64) -> bool {
-        let (shard, dropped) = (self.shard(file), pages_of(bytes));
-        let is_left = |read: &Recorded| read.number > begun || read.pages.start < dropped.start || read.pages.end > dropped.end;
+        let (shard, dropped) = (self.0.of(file), pages_of(bytes));
+        let began_during = |read: &Recorded| read.number > begun && !mutant::on(Mutant::EndsAllReads);
+        let is_left = |read: &Recorded| began_during(read) || read.pages.start < dropped.start || read.pages.end > dropped.end;
         let mut files = shard.lock();
-        let is_read_again = files.marked.get_mut(&file).is_some_and(|marked| {
+        let is_read_again = files.marked.get_mut(file).is_some_and(|marked| {
             marked.dropping = marked.dropping.saturating_sub(1);
             marked.reads.retain(is_left);
             marked.reads.iter().any(|read| read.number > begun && read.pages.start < dropped.end && dropped.start < read.pages.end)
         });
         files.waiting.iter_mut().filter(|write| write.file == file).for_each(|write| write.reads.retain(is_left));
         drop(files);
-        shard.dropped.notify_all();
+        shard.changed.notify_all();
         is_read_again
     }
 
     /// The kernel has not dropped them.
     pub(crate) fn drop_fails(&self, file: InodeNumber) {
-        if let Some(marked) = self.shard(file).lock().marked.get_mut(&file) {
+        if let Some(marked) = self.0.of(file).lock().marked.get_mut(file) {
             marked.dropping = marked.dropping.saturating_sub(1);
         }
     }
 
     /// Somebody has the file no more ([OT5]).
-    pub(crate) fn forget(&self, file: InodeNumber, is_held: impl Fn(InodeNumber) -> bool) {
-        let mut files = self.shard(file).lock();
-        if files.marked.get(&file).is_some_and(|marked| marked.dropping == 0) && !is_held(file) {
-            files.marked.remove(&file);
-        }
+    pub(crate) fn forget(&self, file: InodeNumber, is_held: &IsHeld<'_>) {
+        self.0.of(file).lock().marked.forget(file, is_held);
     }
 
     /// A READ of pages begins ([OT1]).
     pub(crate) fn read_begins(&self, file: InodeNumber, bytes: &Range<u64>, unique: u64) {
-        let mut files = self.shard(file).lock();
+        let mut files = self.0.of(file).lock();
         let Files { last, marked, .. } = &mut *files;
-        let Some(Marked { reads, .. }) = marked.get_mut(&file) else { return };
+        let Some(Marked { reads, .. }) = marked.get_mut(file).filter(|_| !mutant::on(Mutant::ReadsUnrecorded)) else { return };
         *last += 1;
         if reads.len() >= READS_MAX {
             let joined = reads.drain(..).reduce(|one, other| Recorded {
@@ -175,14 +157,14 @@ impl Overtaken {
 
     /// A WRITE through the page cache has changed the file ([OT2]). The pages of it that were read again since pages were dropped, if any.
     pub(crate) fn written(self: &Arc<Self>, file: InodeNumber, bytes: &Range<u64>, unique: u64) -> Option<ReadAgain> {
-        let mut files = self.shard(file).lock();
+        let mut files = self.0.of(file).lock();
         let written = pages_of(bytes);
         files.last += 1;
         let number = files.last;
-        let is_full = files.is_full;
-        let mut reads = match files.marked.get_mut(&file) {
-            Some(marked) if marked.dropping > 0 => std::mem::take(&mut marked.reads),
-            Some(_) => files.marked.remove(&file).unwrap_or_default().reads,
+        let is_full = files.marked.is_full();
+        let mut reads = match files.marked.get_mut(file) {
+            Some(marked) if marked.dropping > 0 && !mutant::on(Mutant::MarkTakenDuringDrop) => std::mem::take(&mut marked.reads),
+            Some(_) => files.marked.remove(file).unwrap_or_default().reads,
             None if is_full => vec![Recorded { number, unique: 0, pages: written.clone() }], // [OT5]; perhaps all are locked for it
             None => return None,
         };
@@ -194,7 +176,8 @@ impl Overtaken {
             return None;
         }
         let parts = reads.iter().map(|read| read.pages.clone()).collect();
-        let waits_max = if reads.iter().any(|read| read.unique > unique) { BEHIND_WAITS_MAX } else { BEFORE_WAITS_MAX };
+        let is_behind = |read: &Recorded| read.unique > unique && !mutant::on(Mutant::AllReadsBefore);
+        let waits_max = if reads.iter().any(is_behind) { BEHIND_WAITS_MAX } else { BEFORE_WAITS_MAX };
         files.waiting.push(Waiting { number, file, reads });
         Some(ReadAgain { overtaken: Arc::clone(self), number, file, parts, waits_max })
     }
@@ -207,22 +190,27 @@ impl ReadAgain {
 
     /// Waits until the pages are dropped, by whomever, or as long as it may ([OT4]). Whether they are.
     pub(crate) fn wait_until_dropped(&self) -> bool {
-        let shard = self.overtaken.shard(self.file);
+        let shard = self.overtaken.0.of(self.file);
         let is_cached = |files: &mut Files| files.waiting.iter().any(|write| write.number == self.number && !write.reads.is_empty());
-        let waited = shard.dropped.wait_timeout_while(shard.lock(), self.waits_max, is_cached);
+        if mutant::on(Mutant::WaitsForNone) {
+            return true;
+        }
+        let waited = shard.changed.wait_timeout_while(shard.lock(), self.waits_max, is_cached);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 }
 
 impl Drop for ReadAgain {
     fn drop(&mut self) {
-        self.overtaken.shard(self.file).lock().waiting.retain(|write| write.number != self.number);
+        self.overtaken.0.of(self.file).lock().waiting.retain(|write| write.number != self.number);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mutant::is_caught;
+    use crate::notes::{NOTES_MAX, SHARDS};
 
     const FILE: InodeNumber = InodeNumber::new(7);
     const OTHER: InodeNumber = InodeNumber::new(8);
@@ -233,14 +221,14 @@ mod tests {
     }
 
     fn dropped(overtaken: &Overtaken) {
-        let begun = overtaken.drop_begins(FILE, HELD);
+        let begun = overtaken.drop_begins(FILE, &HELD);
         assert!(!overtaken.drop_ends(FILE, &(0..1 << 20), begun));
     }
 
     #[test]
     fn a_write_leaves_the_mark_of_a_drop_that_has_not_ended() {
-        let overtaken = Overtaken::new();
-        let begun = overtaken.drop_begins(FILE, HELD);
+        let overtaken = Arc::<Overtaken>::default();
+        let begun = overtaken.drop_begins(FILE, &HELD);
         assert!(overtaken.written(FILE, &(0..100), 3).is_none());
         // The next WRITE has changed the page, and only now the kernel drops it.
         overtaken.read_begins(FILE, &(0..4096), 2);
@@ -251,7 +239,7 @@ mod tests {
 
     #[test]
     fn pages_read_since_a_drop_concern_one_write() {
-        let overtaken = Overtaken::new();
+        let overtaken = Arc::<Overtaken>::default();
         overtaken.read_begins(FILE, &(0..4096), 2);
         assert!(overtaken.written(FILE, &(0..100), 3).is_none(), "nothing was dropped");
         dropped(&overtaken);
@@ -267,11 +255,11 @@ mod tests {
 
     #[test]
     fn pages_that_were_dropped_again_do_not_count() {
-        let overtaken = Overtaken::new();
+        let overtaken = Arc::<Overtaken>::default();
         dropped(&overtaken);
         overtaken.read_begins(FILE, &(0..4096), 2);
         overtaken.read_begins(FILE, &(4096..8192), 2);
-        let begun = overtaken.drop_begins(FILE, HELD);
+        let begun = overtaken.drop_begins(FILE, &HELD);
         overtaken.read_begins(FILE, &(8192..12_288), 2);
         assert!(overtaken.drop_ends(FILE, &(5000..1 << 20), begun), "to be repeated");
         assert_eq!(parts(overtaken.written(FILE, &(100..1 << 20), 3)), [0..4096, 8192..12_288]);
@@ -279,7 +267,7 @@ mod tests {
 
     #[test]
     fn many_reads_become_one() {
-        let overtaken = Overtaken::new();
+        let overtaken = Arc::<Overtaken>::default();
         dropped(&overtaken);
         for page in 10..200 {
             overtaken.read_begins(FILE, &(page * 4096..(page + 1) * 4096), 2);
@@ -291,13 +279,13 @@ mod tests {
 
     #[test]
     fn a_write_waits_until_its_pages_are_dropped_by_whomever() {
-        let overtaken = Overtaken::new();
-        let before = overtaken.drop_begins(FILE, HELD);
+        let overtaken = Arc::<Overtaken>::default();
+        let before = overtaken.drop_begins(FILE, &HELD);
         overtaken.read_begins(FILE, &(0..8192), 2);
         let again = overtaken.written(FILE, &(0..10), 3).expect("read");
         overtaken.drop_ends(FILE, &(0..1 << 20), before);
         assert!(!again.wait_until_dropped(), "that drop began before the READ");
-        let begun = overtaken.drop_begins(FILE, HELD);
+        let begun = overtaken.drop_begins(FILE, &HELD);
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| again.wait_until_dropped());
             overtaken.drop_ends(OTHER, &(0..1 << 20), begun);
@@ -305,7 +293,29 @@ mod tests {
             assert!(waiter.join().expect("no panic"));
         });
         drop(again);
-        assert!(overtaken.shard(FILE).lock().waiting.is_empty());
+        assert!(overtaken.0.of(FILE).lock().waiting.is_empty());
+    }
+
+    /// [OT4]
+    #[test]
+    fn a_read_behind_the_write_is_waited_for_longer() {
+        let waits = |uniques: &[u64]| {
+            let overtaken = Arc::<Overtaken>::default();
+            dropped(&overtaken);
+            uniques.iter().for_each(|unique| overtaken.read_begins(FILE, &(0..4096), *unique));
+            overtaken.written(FILE, &(0..100), 5).expect("read").waits_max
+        };
+        assert_eq!([waits(&[2]), waits(&[2, 4])], [BEFORE_WAITS_MAX; 2]);
+        assert_eq!([waits(&[6]), waits(&[2, 6])], [BEHIND_WAITS_MAX; 2]);
+    }
+
+    #[test]
+    fn bugs_are_caught() {
+        is_caught(Mutant::ReadsUnrecorded, pages_read_since_a_drop_concern_one_write);
+        is_caught(Mutant::EndsAllReads, pages_that_were_dropped_again_do_not_count);
+        is_caught(Mutant::MarkTakenDuringDrop, a_write_leaves_the_mark_of_a_drop_that_has_not_ended);
+        is_caught(Mutant::WaitsForNone, a_write_waits_until_its_pages_are_dropped_by_whomever);
+        is_caught(Mutant::AllReadsBefore, a_read_behind_the_write_is_waited_for_longer);
     }
 
     /// [OT5]
@@ -313,21 +323,21 @@ mod tests {
     fn marks_of_files_that_nobody_has_make_room() {
         let of_one_shard = |index: usize| InodeNumber::new((index * SHARDS) as u64);
         for (is_held, is_read) in [(false, false), (true, true)] {
-            let overtaken = Overtaken::new();
-            for index in 1..=MARKS_MAX + 1 {
-                let begun = overtaken.drop_begins(of_one_shard(index), |_| is_held);
+            let overtaken = Arc::<Overtaken>::default();
+            for index in 1..=NOTES_MAX + 1 {
+                let begun = overtaken.drop_begins(of_one_shard(index), &|_| is_held);
                 overtaken.drop_ends(of_one_shard(index), &(0..1), begun);
             }
-            let unknown = of_one_shard(MARKS_MAX + 9);
+            let unknown = of_one_shard(NOTES_MAX + 9);
             assert_eq!(overtaken.written(unknown, &(5..10), 3).is_some(), is_read);
         }
-        let overtaken = Overtaken::new();
-        let begun = overtaken.drop_begins(FILE, HELD);
-        overtaken.forget(FILE, |_| false);
+        let overtaken = Arc::<Overtaken>::default();
+        let begun = overtaken.drop_begins(FILE, &HELD);
+        overtaken.forget(FILE, &|_| false);
         assert!(!overtaken.drop_ends(FILE, &(0..1), begun));
-        overtaken.forget(FILE, HELD);
-        assert!(overtaken.shard(FILE).lock().marked.contains_key(&FILE));
-        overtaken.forget(FILE, |_| false);
-        assert!(overtaken.shard(FILE).lock().marked.is_empty());
+        overtaken.forget(FILE, &HELD);
+        assert!(overtaken.0.of(FILE).lock().marked.is_noted(FILE));
+        overtaken.forget(FILE, &|_| false);
+        assert!(overtaken.0.of(FILE).lock().marked.is_empty());
     }
 }

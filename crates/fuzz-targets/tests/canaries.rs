@@ -4,11 +4,13 @@
 mod support;
 
 use std::panic::catch_unwind;
+use std::time::Duration;
 
 use support::Guard;
 use tandemfs_fs::mutant::{self, Mutant};
 use tandemfs_fuzz_targets::TARGETS;
 use tandemfs_ring::mutant::Mutant as RingMutant;
+use tandemfs_ring::{Arena, ClientId, Doorbell, End, Handler, Poller, Request, Sizes, Ticket};
 
 /// Deliberate bugs that the corpus of a target must detect.
 const MUTANTS: &[(&str, Mutant)] = &[
@@ -58,6 +60,38 @@ fn every_deliberate_bug_of_the_ring_is_met_by_its_corpus() {
         }
     }
     assert!(missed.is_empty(), "{missed:?}");
+    // A bug that takes more rounds than an input has.
+    assert!(rings_for_nothing_end());
+    tandemfs_ring::mutant::select(RingMutant::EmptyRingsUncounted);
+    let ends = rings_for_nothing_end();
+    tandemfs_ring::mutant::select(RingMutant::None);
+    assert!(!ends, "EmptyRingsUncounted");
+}
+
+#[derive(Default)]
+struct Ends(usize);
+
+impl Handler for Ends {
+    fn request(&mut self, _: ClientId, _: &Request, _: Ticket) {}
+
+    fn ended(&mut self, _: ClientId, _: End) {
+        self.0 += 1;
+    }
+}
+
+/// [TRU5] of the ring: whether a client that rings and asks nothing is found out.
+fn rings_for_nothing_end() -> bool {
+    let mut poller = Poller::new(Duration::ZERO).expect("a poller");
+    let sizes = Sizes { slots: 4, data_bytes: 8192 };
+    let arena = Arena::new(sizes, Doorbell::Eventfd).expect("an arena");
+    let bell = arena.descriptors().bell.expect("an eventfd").try_clone_to_owned().expect("a descriptor");
+    poller.control().add(arena, Vec::new());
+    let mut ends = Ends::default();
+    (0..1000).any(|_| {
+        rustix::io::write(&bell, &1_u64.to_ne_bytes()).expect("it rings");
+        poller.round(&mut ends).expect("a round");
+        ends.0 > 0
+    })
 }
 
 #[test]

@@ -176,6 +176,11 @@ impl Arena {
         (turn != taken.turn.load(Ordering::Relaxed) && !taken.is_busy.load(Ordering::Acquire)).then_some(turn)
     }
 
+    /// Whether a request was taken and is not answered.
+    pub(crate) fn is_serving(&self) -> bool {
+        self.taken.iter().any(|taken| taken.is_busy.load(Ordering::Relaxed))
+    }
+
     /// Whether any slot has a request that is not taken.
     pub(crate) fn is_pending(&self) -> bool {
         (0..self.slots_used()).any(|index| self.pending(index).is_some())

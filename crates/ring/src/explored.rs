@@ -258,6 +258,10 @@ pub(crate) fn relax() {
     point();
 }
 
+pub(crate) fn give_way() {
+    point();
+}
+
 /// Explored schedules have no clock: any time may have passed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment;

@@ -58,6 +58,8 @@ pub enum Mutant {
     UsedBelieved,
     /// [TRU4]: a client is served as long as it has requests.
     ServedWithoutEnd,
+    /// [TRU5]: rings for nothing are not counted.
+    EmptyRingsUncounted,
 }
 
 #[cfg(feature = "mutants")]

@@ -10,7 +10,8 @@
 //!        the wait end at once; a ring before it had its turn stored before the scan.
 //! [BEL3] A client that rings is scanned from then on.
 //! [BEL4] The daemon polls while active clients are fewer than the CPUs that it may use. Otherwise it scans until it finds nothing, and dozes:
-//!        the clients need the CPU.
+//!        the clients need the CPU. While others run a request of the only active client, it polls on, for [`SERVING_MAX`] behind its last
+//!        request at most, and lets them have the CPU between two looks at the clock: the next request of large transfers wakes nobody.
 //! [BEL5] A poller goes to another thread between two rounds alone: everything that was collected has been handled. It does not sleep before
 //!        that, since the thread has something to do. Until the other thread goes on, requests wait in their slots and rings in the io_uring.
 //!
@@ -31,6 +32,8 @@ use crate::mutant::{self, Mutant};
 use crate::sync::{self, Events, Moment, ROUNDS_BETWEEN_CLOCKS, WOKEN};
 use crate::{Attention, RingError};
 
+/// [BEL4]
+const SERVING_MAX: Duration = Duration::from_millis(1);
 /// [TRU4]
 const BATCH: usize = 8;
 /// [TRU5]
@@ -97,6 +100,8 @@ struct Served {
     is_active: bool,
     next_slot: usize,
     has_worked: bool,
+    last_request: Moment,
+    /// The last request, or the last look at which one was still run.
     last_work: Moment,
     empty_rings: u32,
 }
@@ -212,13 +217,20 @@ impl Poller {
                 self.doze(|_| true)?; // [BEL4]
             }
         } else if self.rounds.is_multiple_of(ROUNDS_BETWEEN_CLOCKS) {
-            let (now, spin) = (Moment::now(), self.spin);
+            let (now, spin, is_alone) = (Moment::now(), self.spin, self.active.len() == 1);
+            let mut gives_way = false;
             self.doze(|served| {
                 if std::mem::take(&mut served.has_worked) {
+                    (served.last_request, served.last_work) = (now, now);
+                } else if is_alone && !now.is_past(served.last_request, SERVING_MAX) && served.arena.is_serving() {
                     served.last_work = now;
+                    gives_way = true;
                 }
                 now.is_past(served.last_work, spin)
             })?;
+            if gives_way {
+                sync::give_way();
+            }
         }
         let mut happened = std::mem::take(&mut self.happened);
         let sleeps = self.active.is_empty() && (!is_to_leave(handler) || mutant::on(Mutant::SleepsBeforeLeaving));
@@ -296,7 +308,7 @@ impl Poller {
             return Ok(());
         }
         served.arena.silence();
-        served.empty_rings += 1;
+        served.empty_rings += u32::from(!mutant::on(Mutant::EmptyRingsUncounted));
         if served.empty_rings > EMPTY_RINGS_MAX {
             let lie = Lie::EmptyRings(served.empty_rings);
             return self.end(served, End::Lied(lie), handler);
@@ -308,6 +320,7 @@ impl Poller {
     fn activate(&mut self, mut served: Served) {
         served.is_active = true;
         served.last_work = Moment::now();
+        served.last_request = served.last_work;
         served.arena.set_attention(self.attention);
         self.active.push(served);
     }
@@ -337,6 +350,7 @@ impl Poller {
             is_active: true,
             next_slot: 0,
             has_worked: false,
+            last_request: Moment::now(),
             last_work: Moment::now(),
             empty_rings: 0,
         });

@@ -106,6 +106,11 @@ mod plain {
         std::hint::spin_loop();
     }
 
+    /// A turn of a loop that others may need the CPU of.
+    pub(crate) fn give_way() {
+        std::thread::yield_now();
+    }
+
     /// A moment.
     #[derive(Debug, Clone, Copy)]
     pub(crate) struct Moment(Instant);

@@ -7,6 +7,7 @@ mod support;
 mod client;
 mod descriptors;
 mod mapping;
+mod mixed;
 mod processes;
 
 use std::fs::{self, File, OpenOptions};

@@ -3,6 +3,7 @@
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sendmsg};
@@ -23,8 +24,13 @@ pub fn mount_identity() -> MountIdentity {
 
 /// Connects to the server, and shows it this directory as the root of the mount.
 pub fn connect(server: &Server, root: &str, options: &Options) -> Result<Mount, ConnectError> {
+    connect_to(server.socket(), root, options)
+}
+
+/// The same by its socket.
+pub fn connect_to(path: &Path, root: &str, options: &Options) -> Result<Mount, ConnectError> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket");
-    rustix::net::connect(&socket, &SocketAddrUnix::new(server.socket()).expect("an address")).expect("connected");
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path).expect("an address")).expect("connected");
     let root = rustix::fs::open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).expect("there");
     Mount::over(socket, root.as_fd(), options)
 }

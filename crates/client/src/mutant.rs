@@ -1,0 +1,40 @@
+//! Deliberate bugs, which show that the tests of answers without a request can fail (`docs/TESTING.md`). Without the feature `mutants` every
+//! switch is `false` at compile time; no program enables it. The selected bug is that of the whole process.
+
+/// A deliberate bug and the rule that it breaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "mutants", allow(missing_docs))]
+#[repr(u8)]
+pub enum Mutant {
+    #[cfg(feature = "mutants")]
+    None,
+    /// [KN1]: whether a link is followed is not part of the question.
+    FlagsNotAsked,
+    /// [KN2]: an answer is given whatever has changed.
+    AnswersNotCompared,
+    /// [KN2]: bytes are given whatever has changed.
+    BytesNotCompared,
+    /// [KBY2]: bytes that are known count as all that there are.
+    EndNotKnown,
+    /// [LDS1]: bytes are loaded whatever has changed.
+    LoadsNotCompared,
+}
+
+#[cfg(feature = "mutants")]
+static SELECTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(Mutant::None as u8);
+
+/// Selects the bug of this process; [`Mutant::None`] for none.
+#[cfg(feature = "mutants")]
+pub fn select(mutant: Mutant) {
+    SELECTED.store(mutant as u8, std::sync::atomic::Ordering::SeqCst);
+}
+
+#[cfg(feature = "mutants")]
+pub(crate) fn on(mutant: Mutant) -> bool {
+    SELECTED.load(std::sync::atomic::Ordering::Relaxed) == mutant as u8
+}
+
+#[cfg(not(feature = "mutants"))]
+pub(crate) const fn on(_: Mutant) -> bool {
+    false
+}

@@ -1,0 +1,57 @@
+//! Deliberate bugs, which show that the tests of this crate's modules can fail (`docs/TESTING.md`). They exist in those tests alone: elsewhere
+//! every switch is `false` at compile time. The selected bug is that of the thread.
+
+/// A deliberate bug and the rule that it breaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mutant {
+    /// [NT1]: a note goes with whoever has the file no more, though others have it.
+    ForgottenThoughHeld,
+    /// [NT1]: a note goes that says what is going on.
+    ForgottenUnderWay,
+    /// [NT2]: a file for whose note there was no room counts as not noted.
+    UnnotedWhereFull,
+    /// [BS3]: the note is removed when the pages are dropped, and not before.
+    UnnotedBehindDrop,
+    /// [BS5]: a change counts when it has ended.
+    ChangesUnderWayIgnored,
+    /// [BS5]: what was changed is that of whatever file has the number.
+    GenerationIgnored,
+    /// [BS6]: pages that somebody else drops count as dropped.
+    DroppingIsSettled,
+    /// [OT1]: READs are not recorded.
+    ReadsUnrecorded,
+    /// [OT1]: the end of a drop ends the records of READs that began during it.
+    EndsAllReads,
+    /// [OT2]: a WRITE takes the mark while pages are being dropped.
+    MarkTakenDuringDrop,
+    /// [OT3]: a WRITE waits for no drop that is under way.
+    WaitsForNone,
+    /// [OT4]: READs behind a WRITE are waited for as if they had come before it.
+    AllReadsBefore,
+}
+
+#[cfg(test)]
+thread_local! {
+    static SELECTED: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
+}
+
+#[cfg(test)]
+pub(crate) fn on(mutant: Mutant) -> bool {
+    SELECTED.get() == Some(mutant)
+}
+
+#[cfg(not(test))]
+pub(crate) const fn on(_: Mutant) -> bool {
+    false
+}
+
+/// Runs a test of one thread without a bug, and then with it, when it has to fail.
+#[cfg(test)]
+#[track_caller]
+pub(crate) fn is_caught(bug: Mutant, test: fn()) {
+    test();
+    SELECTED.set(Some(bug));
+    let result = std::panic::catch_unwind(test);
+    SELECTED.set(None);
+    assert!(result.is_err(), "{bug:?} escaped");
+}
