@@ -9,7 +9,7 @@ use std::os::fd::IntoRawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tandemfs_client::{Errno, Error, File, Result};
+use tandemfs_client::{Errno, Error, File, Result, Why};
 
 use crate::code;
 use crate::door::Door;
@@ -30,6 +30,8 @@ const FILES_OF_MOUNT_MAX: usize = 1024;
 const COST_OF_REAL: i32 = 4;
 const COST_OF_REAL_MAX: i32 = 64;
 const SCORE: std::ops::RangeInclusive<i32> = -64..=32;
+/// A program that closes one of the numbers below [`NUMBERS_FROM`] and opens files there does so again and again (touch).
+const LOW_NUMBERS_MAX: u32 = 32;
 
 /// An open file of a program.
 pub(crate) struct Description {
@@ -43,6 +45,18 @@ pub(crate) struct Description {
     _door: Arc<Door>,
 }
 
+/// [PRL17]: whoever watches the file is told of its end by a descriptor of the kernel's.
+impl Drop for Description {
+    fn drop(&mut self) {
+        if matches!(self.file.finish(), Err(Error::Crossed(_)))
+            && let Ok(real) = self.file.descriptor()
+        {
+            count(Call::Close, Way::Watched);
+            sys::close(real.into_raw_fd());
+        }
+    }
+}
+
 /// By number.
 static TABLE: Mutex<Vec<Option<Arc<Description>>>> = Mutex::new(Vec::new());
 static TAKEN: [AtomicBool; NUMBERS] = [const { AtomicBool::new(false) }; NUMBERS];
@@ -52,6 +66,8 @@ static IS_OVER: AtomicBool = AtomicBool::new(false);
 /// Since some code calls the kernel by itself.
 static HAS_OWN_CALLS: AtomicBool = AtomicBool::new(false);
 static SAVED: AtomicI32 = AtomicI32::new(0);
+/// So many opens are left to the mount without a look, since the next number is one that no placeholder can have.
+static LOW_NUMBERS: AtomicU32 = AtomicU32::new(0);
 static COST: AtomicI32 = AtomicI32::new(COST_OF_REAL);
 /// Inodes that only the mount opens, since the kernel has more of them than bytes: mappings, locks, pages that it sends.
 static FILES_OF_MOUNT: Mutex<Vec<u64>> = Mutex::new(Vec::new());
@@ -94,6 +110,7 @@ pub(crate) fn reserve(flags: c_int) -> std::result::Result<std::result::Result<R
         _ => return Err(Way::NoNumber),
     };
     if number.0 < NUMBERS_FROM || number.0 as usize >= NUMBERS {
+        LOW_NUMBERS.store(LOW_NUMBERS_MAX, Relaxed);
         return Err(Way::NoNumber);
     }
     let found = identity(number.0).ok_or(Way::NoNumber)?;
@@ -106,15 +123,33 @@ pub(crate) fn reserve(flags: c_int) -> std::result::Result<std::result::Result<R
     Ok(Ok(number))
 }
 
-/// Whether the next file that a program opens may be a placeholder, as seen now. `always`: whatever it costs. Inside.
-pub(crate) fn may_open(always: bool) -> std::result::Result<code::Moment, Way> {
+/// Whether the next file that a program opens may be a placeholder, as far as that is known without a look. `always`: whatever it costs.
+pub(crate) fn may_try(always: bool) -> std::result::Result<(), Way> {
     if IS_OVER.load(Relaxed) {
         return Err(if HAS_OWN_CALLS.load(Relaxed) { Way::OwnCalls } else { Way::KernelNeeded });
     }
-    if !always && SAVED.load(Relaxed) < 0 {
-        score(1);
-        return Err(Way::MostlyReal);
+    if always {
+        return Ok(());
     }
+    match (SAVED.load(Relaxed), LOW_NUMBERS.load(Relaxed)) {
+        (..0, _) => Err(Way::MostlyReal),
+        (_, 1..) => Err(Way::NoNumber),
+        _ => Ok(()),
+    }
+}
+
+/// A file of the mount is opened without a look.
+pub(crate) fn passes() {
+    // Threads may lose changes of each other.
+    if SAVED.load(Relaxed) < 0 {
+        score(1);
+    } else {
+        LOW_NUMBERS.store(LOW_NUMBERS.load(Relaxed).saturating_sub(1), Relaxed);
+    }
+}
+
+/// Whether the next file that a program opens may be a placeholder, as seen now. Inside.
+pub(crate) fn may_open() -> std::result::Result<code::Moment, Way> {
     let moment = code::look();
     if moment == Err(Way::OwnCalls) {
         HAS_OWN_CALLS.store(true, Relaxed);
@@ -190,6 +225,11 @@ pub(crate) fn are_there() -> bool {
     COUNT.load(Relaxed) > 0
 }
 
+/// Whether there are no placeholders, and will not be any.
+pub(crate) fn are_over() -> bool {
+    IS_OVER.load(Relaxed) && !are_there()
+}
+
 /// Whether a number may be a placeholder.
 #[inline]
 pub(crate) fn is_taken(number: c_int) -> bool {
@@ -229,8 +269,9 @@ pub(crate) fn by<T>(call: Call, number: c_int, work: impl FnOnce(&Description) -
         }
         Err(Error::Errno(Errno::NOTCONN | Errno::PROTO)) => Some(Err(Errno::NOTCONN)),
         // The mount waits for memory, and for space that is about to come back.
-        Err(Error::Crossed(_) | Error::Errno(Errno::NOMEM | Errno::NOSPC)) => {
-            count(call, Way::KernelNeeded);
+        Err(error @ (Error::Crossed(_) | Error::Errno(Errno::NOMEM | Errno::NOSPC))) => {
+            let is_watched = matches!(error, Error::Crossed(crossed) if crossed.why == Why::Watched);
+            count(call, if is_watched { Way::Watched } else { Way::KernelNeeded });
             become_real(number).err().map(Err)
         }
         Err(Error::Errno(error)) => {

@@ -145,7 +145,7 @@ fn answers_mean_what_the_daemon_said() {
         assert_eq!(Outcome::decode(outcome.encode()), Ok(outcome));
     }
     let paths = [Why::Absolute, Why::AboveRoot, Why::MountPoint, Why::RemovedDirectory, Why::SpecialFile];
-    for why in paths.into_iter().chain([Why::NotServed, Why::Cached, Why::Grows]) {
+    for why in paths.into_iter().chain([Why::NotServed, Why::Cached, Why::Grows, Why::Watched]) {
         assert_eq!(Outcome::decode(crossed(why, 1).encode()), Ok(crossed(why, 1)));
     }
     for number in [0, -1, 4096, i32::MAX] {
@@ -190,7 +190,7 @@ fn space_survives_its_bytes() {
 #[test]
 fn greetings_survive_their_bytes_and_versions_differ_with_a_sentence() {
     let hello = Hello::new(8, 1 << 20);
-    for hello in [hello, hello.wanting_zone(true)] {
+    for hello in [hello, hello.wanting_zone(true), hello.leaving_watched(true)] {
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
     }
     let mut wants_what = hello.encode();

@@ -58,13 +58,20 @@ unsafe fn open_by_door(named: Named, flags: c_int, mode: libc::mode_t) -> Option
         unsafe { leave_to_kernel_because(why, Call::Open, named) };
         return None;
     }
+    if let Err(why) = descriptions::may_try(settings.calls_before == 0) {
+        // SAFETY: as above.
+        if unsafe { leave_to_kernel_because(why, Call::Open, named) } {
+            descriptions::passes();
+        }
+        return None;
+    }
     let kind = if changes { Kind::Changes } else { Kind::Looks };
     let must_be_new = flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL;
     let work = |door: &Arc<Door>, start: Start<'_>, path: &Path| -> std::result::Result<tandemfs_client::Result<c_int>, Way> {
         if !door.mount().sends_descriptors() {
             return Err(Way::NotServed);
         }
-        let moment = descriptions::may_open(settings.calls_before == 0)?;
+        let moment = descriptions::may_open()?;
         // Before a file is made.
         let number = match descriptions::reserve(flags)? {
             Ok(number) => number,
