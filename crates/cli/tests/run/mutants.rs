@@ -15,7 +15,7 @@ const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(4);
 
 /// What a part of the client says by the door of a process with a bug; the error is what is wrong with it.
 fn part_with(scene: &Scene, part: &str, bug: &str) -> Result<(), String> {
-    part_under(scene, part, bug, &["--report"])
+    part_under(scene, part, bug, &["--report", "--real"])
 }
 
 /// As [`part_with`], with options of `tandemfs run`.
@@ -57,7 +57,7 @@ fn part_with_environment(scene: &Scene, part: &str, bug: &str, options: &[&str],
 /// Whether the space of a file comes back that others remove when the program has closed it.
 fn gives_back_with(scene: &Scene, bug: &str) -> Result<(), String> {
     let directory = scene.directory(&format!("gives_back-{bug}"));
-    let mut command = scene.under(&[]);
+    let mut command = scene.under(&["--real"]);
     command.env("TANDEMFS_RUN_MUTANT", bug).args([&scene.client, "gives_back", &directory]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("run");
     let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
