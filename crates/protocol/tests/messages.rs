@@ -151,7 +151,7 @@ fn answers_mean_what_the_daemon_said() {
     for number in [0, -1, 4096, i32::MAX] {
         assert_eq!(Outcome::decode(Outcome::Errno(number).encode()), Ok(Outcome::Errno(5)), "{number}");
     }
-    for error in [4096, 0xffff, 1 << 16, 1 << 16 | 9, 1 << 16 | 2 << 8 | 1, 1 << 17 | 1, u32::MAX] {
+    for error in [4096, 0xffff, 1 << 16, 1 << 16 | 10, 1 << 16 | 2 << 8 | 1, 1 << 17 | 1, u32::MAX] {
         assert!(Outcome::decode(Answer { error, ..Answer::default() }).is_err(), "{error:#x}");
     }
     assert_eq!(Outcome::bytes(&Answer { value: 300, ..Answer::default() }, RANGE), Ok(300));
