@@ -4,8 +4,8 @@
 //! ENOTDIR) and reaches no file. Behind it is a description, which has the open file of the door and the offset. Each description has one
 //! number: what would share it makes it real before.
 
-use std::ffi::c_int;
-use std::os::fd::IntoRawFd;
+use std::ffi::{CStr, CString, c_int};
+use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -41,15 +41,33 @@ pub(crate) struct Description {
     pub(crate) appends: bool,
     /// Nothing from the moment on at which the descriptor is real.
     position: Mutex<Option<u64>>,
+    /// By which descriptor and path it was opened.
+    place: (c_int, CString),
     /// Its connection keeps its descriptors ([PRL6]) until the last file of it is closed.
     _door: Arc<Door>,
+}
+
+impl Description {
+    /// A descriptor of the mount. It is opened by number, and the kernel knows in which directory the file is only if somebody has looked its name up:
+    /// whoever watches that directory is told then ([PRL17]). Where the name is gone by now, or leads elsewhere, nothing is lost but that.
+    fn real(&self) -> Result<OwnedFd> {
+        let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+        let arguments = [self.place.0 as usize, self.place.1.as_ptr() as usize, flags as usize, 0, 0];
+        // SAFETY: the path ends with NUL.
+        let looked_up = unsafe { sys::call(libc::SYS_openat, arguments) };
+        let real = self.file.descriptor();
+        if looked_up >= 0 {
+            sys::close(looked_up as c_int);
+        }
+        real
+    }
 }
 
 /// [PRL17]: whoever watches the file is told of its end by a descriptor of the kernel's.
 impl Drop for Description {
     fn drop(&mut self) {
         if matches!(self.file.finish(), Err(Error::Crossed(_)))
-            && let Ok(real) = self.file.descriptor()
+            && let Ok(real) = self.real()
         {
             count(Call::Close, Way::Watched);
             sys::close(real.into_raw_fd());
@@ -197,9 +215,16 @@ fn leave_to_mount(inode: u64) {
 }
 
 /// A number has its file from now on, as a placeholder if there may be one still; inside.
-pub(crate) fn add(number: Reserved, (file, door): (File, Arc<Door>), inode: u64, flags: c_int, moment: code::Moment) -> c_int {
+pub(crate) fn add(
+    number: Reserved,
+    (file, door): (File, Arc<Door>),
+    (inode, flags): (u64, c_int),
+    (descriptor, path): (c_int, &CStr),
+    moment: code::Moment,
+) -> c_int {
     let (file, position) = (Arc::new(file), Mutex::new(Some(0)));
-    let description = Arc::new(Description { file, inode, appends: flags & libc::O_APPEND != 0, position, _door: door });
+    let (appends, place) = (flags & libc::O_APPEND != 0, (descriptor, path.to_owned()));
+    let description = Arc::new(Description { file, inode, appends, position, place, _door: door });
     let mut table = locked(&TABLE);
     if table.is_empty() {
         table.resize(NUMBERS, None);
@@ -335,7 +360,7 @@ fn become_real(number: c_int) -> std::result::Result<(), Errno> {
     let Some(description) = description(number) else { return Ok(()) };
     let mut position = locked(&description.position);
     let Some(offset) = *position else { return Ok(()) };
-    let real = match description.file.descriptor() {
+    let real = match description.real() {
         Ok(real) => real.into_raw_fd(),
         Err(Error::Errno(error)) => return Err(error),
         Err(Error::Crossed(_)) => return Err(Errno::NOSYS),

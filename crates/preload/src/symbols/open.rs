@@ -99,7 +99,9 @@ unsafe fn open_by_door(named: Named, flags: c_int, mode: libc::mode_t) -> Option
         {
             return Ok(Err(error));
         }
-        Ok(Ok(descriptions::add(number, (file, Arc::clone(door)), found.node, flags, moment)))
+        // SAFETY: the caller's path, which is none of a call that came here without one.
+        let place = (named.0, unsafe { CStr::from_ptr(named.1) });
+        Ok(Ok(descriptions::add(number, (file, Arc::clone(door)), (found.node, flags), place, moment)))
     };
     // SAFETY: the caller's path.
     let opened = unsafe { by_path_or_not(Call::Open, kind, named, work) }?;
