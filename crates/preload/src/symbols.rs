@@ -52,10 +52,11 @@ fn used_by_kernel(descriptor: c_int) {
 /// The path is null, or a text that ends with NUL and stays as it is.
 unsafe fn watching((directory, path): Named) {
     let Some(settings) = settings::get() else { return };
-    // SAFETY: the caller's text.
-    let is_here = match path.is_null() {
-        true => settings.mount.inode(directory, c"").is_some(),
-        false => unsafe { start::of(settings, directory, path) }.is_some(),
+    let is_here = if path.is_null() {
+        settings.mount.inode(directory, c"").is_some()
+    } else {
+        // SAFETY: the caller's text.
+        unsafe { start::of(settings, directory, path) }.is_some()
     };
     if is_here {
         sandboxed();
