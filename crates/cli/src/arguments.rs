@@ -327,10 +327,10 @@ pub struct RunArguments {
     /// The mount; otherwise the one of the working directory, or the only one.
     #[arg(long, value_name = "DIR")]
     pub mount: Option<PathBuf>,
-    /// Every descriptor is one of the mount, as without --placeholders.
+    /// Open no file by the door alone: every descriptor is one of the mount. For programs with code made at run time that calls the kernel past libc.
     #[arg(long, conflicts_with = "placeholders")]
     pub real: bool,
-    /// Open regular files by the door alone: reads and writes at the offset, fsync and close go by the door as well. The daemon must be root's.
+    /// Open files that are written by the door alone where that can be: writes at the offset, fsync and close go by the door as well (default).
     #[arg(long)]
     pub placeholders: bool,
     /// Print at the end which calls went which way, and why, to standard error.

@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use clap::{CommandFactory, Parser};
+use clap::{Args, CommandFactory, FromArgMatches, Parser};
 
-use crate::arguments::{Arguments, CheckArguments, Command, MountArguments};
+use crate::arguments::{Arguments, CheckArguments, Command, MountArguments, RunArguments};
 use crate::failure::Failure;
 
 /// The name that the program was called by.
@@ -57,7 +57,10 @@ impl Caller {
         let rest = words.iter().skip(1);
         match self {
             Self::User if is_of_mount_fuse(&words) => mount(rest.cloned()),
-            Self::User => parse(words),
+            Self::User => match run_alone(&words) {
+                Some(run) => Ok(Command::Run(run)),
+                None => parse(words),
+            },
             Self::Mkfs => parse(["tandemfs".into(), "mkfs".into()].into_iter().chain(rest.cloned())),
             Self::Mount if rest.clone().any(asks) => parse(["tandemfs", "mount", "--help"].map(OsString::from)),
             Self::Fsck if rest.clone().any(|word| word == "-V" || word == "--version") => {
@@ -75,6 +78,17 @@ fn is_of_mount_fuse(words: &[OsString]) -> bool {
     let [_, device, _, option, _] = words else { return false };
     let is_command = |name: &str| name == "help" || name.starts_with('-') || Arguments::command().find_subcommand(name).is_some();
     option == "-o" && !device.to_str().is_some_and(is_command)
+}
+
+/// The arguments of `tandemfs run`, for whose end a program waits to begin: to make those of all other commands takes longer. None for everything
+/// that has to be explained.
+fn run_alone(words: &[OsString]) -> Option<RunArguments> {
+    let [_, command, rest @ ..] = words else { return None };
+    if command != "run" {
+        return None;
+    }
+    let arguments = RunArguments::augment_args(clap::Command::new("run").no_binary_name(true));
+    RunArguments::from_arg_matches(&arguments.try_get_matches_from(rest).ok()?).ok()
 }
 
 fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command, Failure> {
@@ -183,6 +197,28 @@ mod tests {
     fn command(line: &str) -> Result<Command, Failure> {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         Caller::of(words.first()).command(words)
+    }
+
+    #[test]
+    fn run_means_the_same_alone() {
+        let lines = [
+            "run -- true",
+            "run true -x --real",
+            "run --mount /m --report -- a --mount b",
+            "run --real --mount=/m -- sh -c true",
+            "run --placeholders a",
+            "run --unknown a",
+        ];
+        for line in lines.map(|line| format!("tandemfs {line}")) {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let alone = run_alone(&words).expect("arguments");
+            let Ok(Command::Run(whole)) = parse(words) else { panic!("{line}") };
+            assert_eq!(format!("{alone:?}"), format!("{whole:?}"));
+        }
+        for line in ["run", "run --", "run --help", "run --real --placeholders a", "mount a b", "run --mount"] {
+            let words: Vec<OsString> = format!("tandemfs {line}").split(' ').map(OsString::from).collect();
+            assert!(run_alone(&words).is_none(), "{line}");
+        }
     }
 
     #[test]

@@ -43,10 +43,10 @@ pub fn run(arguments: &RunArguments) -> Result<u8, Failure> {
         command.env(PRELOAD, preloaded(library));
         command.env("TANDEMFS_RUN_MOUNT", &mount.mountpoint);
         command.env("TANDEMFS_RUN_SOCKET", &door.socket).env("TANDEMFS_RUN_USER", door.user.to_string());
-        if arguments.placeholders {
-            command.env("TANDEMFS_RUN_PLACEHOLDERS", "1").envs(known_code::table().map(|table| ("TANDEMFS_RUN_CODE", table)));
-        } else {
+        if arguments.real {
             command.env_remove("TANDEMFS_RUN_PLACEHOLDERS");
+        } else {
+            command.env("TANDEMFS_RUN_PLACEHOLDERS", "1").envs(known_code::table().map(|table| ("TANDEMFS_RUN_CODE", table)));
         }
     }
     match (arguments.report, entered) {

@@ -124,8 +124,8 @@ impl Host for ByDoor {
 /// Runs the tests once more, by the door; whether all passed, and calls went by it.
 fn passes_by_door(name: &'static str) -> bool {
     let mounted = Mounted::new(DOOR_MODE, name, true);
-    let options: &[&str] = if name == PLACEHOLDERS { &["--report", "--placeholders"] } else { &["--report"] };
-    let mut command = support::under_run(&mounted.root.to_string_lossy(), options);
+    let options = ["--report", if name == PLACEHOLDERS { "--placeholders" } else { "--real" }];
+    let mut command = support::under_run(&mounted.root.to_string_lossy(), &options);
     command.arg(std::env::current_exe().expect("this program")).args(std::env::args_os().skip(1));
     command.env(UNDER, &mounted.root).env(UNDER_NAME, name);
     if name == PLACEHOLDERS {

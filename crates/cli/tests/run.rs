@@ -89,7 +89,11 @@ fn same_by_both_ways(scene: &Scene, part: &str) -> BTreeMap<(String, String), u6
 fn same_by_both_ways_after(scene: &Scene, part: &str, calls: u32) -> BTreeMap<(String, String), u64> {
     let (first, second) = (scene.directory(&format!("{part}-mount-{calls}")), scene.directory(&format!("{part}-door-{calls}")));
     let mount = said(&run(Command::new(&scene.client).args([part, &first])), part);
-    held_against(&mount, scene.under(&["--report"]).env("TANDEMFS_RUN_AFTER", calls.to_string()).args([&scene.client, part, &second]), part)
+    held_against(
+        &mount,
+        scene.under(&["--report", "--real"]).env("TANDEMFS_RUN_AFTER", calls.to_string()).args([&scene.client, part, &second]),
+        part,
+    )
 }
 
 /// Runs a part of the client, whose files are the door's alone where they can be, as it runs by the mount. Returns the report.
@@ -163,7 +167,8 @@ fn pages_of_the_kernel_are_not_dropped_again_and_again() {
     let directory = scene.directory("d");
     let script = "import os, mmap\nf = os.open('f', os.O_CREAT | os.O_RDWR)\nos.write(f, bytes(1 << 16))\nm = mmap.mmap(f, 1 << 16)\nn = 0\n\
                   for round in range(4000):\n    os.pwrite(f, bytes([round % 251]), 4096 * (round % 16))\n    n += m[4096 * (round % 16)] == round % 251\nprint(n)";
-    let output = run(scene.under(&["--report"]).env_remove("TANDEMFS_RUN_AFTER").args(["python3", "-c", script]).current_dir(directory));
+    let output =
+        run(scene.under(&["--report", "--real"]).env_remove("TANDEMFS_RUN_AFTER").args(["python3", "-c", script]).current_dir(directory));
     assert_eq!(said(&output, "python3"), "4000\n");
     let report = report(&output);
     let by_mount = report.get(&("pwrite".to_owned(), "mount: the kernel keeps pages of the file".to_owned())).copied().unwrap_or(0);
@@ -176,8 +181,9 @@ fn pages_of_the_kernel_are_not_dropped_again_and_again() {
 #[test]
 fn databases_of_killed_programs_have_what_was_acknowledged() {
     let scene = Scene::new();
-    for mode in ["wal", "delete", "truncate", "persist"] {
-        let directory = scene.directory(mode);
+    let modes = ["wal", "delete", "truncate", "persist"].map(|mode| [(mode, "--real"), (mode, "--placeholders")]);
+    for (mode, way) in modes.into_iter().flatten() {
+        let directory = scene.directory(&format!("{mode}{way}"));
         let script = format!(
             "import sqlite3\nd = sqlite3.connect('db', isolation_level=None)\nd.execute('pragma journal_mode={mode}')\n\
              d.execute('pragma synchronous=full')\nd.execute('pragma wal_autocheckpoint=20')\n\
@@ -186,7 +192,7 @@ fn databases_of_killed_programs_have_what_was_acknowledged() {
         );
         let mut acknowledged = 0;
         for lines in [40, 160, 90] {
-            let mut command = scene.under(&[]);
+            let mut command = scene.under(&[way]);
             command.args(["python3", "-c", &script]).current_dir(&directory).stdout(Stdio::piped());
             let mut child = command.spawn().expect("run");
             let output = BufReader::new(child.stdout.take().expect("a pipe"));
@@ -327,7 +333,7 @@ perl -e 'mkdir "p" or die; open F, ">", "p/f"; close F; rename "p/f", "p/g"; pri
 "#;
 
 fn script_is_the_same_by_both_ways(scene: &Scene, name: &str, program: &[&str]) {
-    script_is_the_same(scene, name, program, &["--report"]);
+    script_is_the_same(scene, name, program, &["--report", "--real"]);
 }
 
 fn script_is_the_same(scene: &Scene, name: &str, program: &[&str], options: &[&str]) {
@@ -368,6 +374,20 @@ fn placeholders_are_files_in_every_call() {
         assert!(!report.keys().any(|(call, way)| call == "real" && way.starts_with("nobody")), "{part}: {report:?}");
         same_with_placeholders(&scene, part, 5);
     }
+    scene.end();
+}
+
+/// It is what `tandemfs run` does by itself.
+#[test]
+fn placeholders_are_the_default() {
+    let scene = Scene::new();
+    let opened = |options: &[&str]| {
+        let output = run(scene.under(options).args(["touch", &format!("{}/file", scene.place.mountpoint())]));
+        said(&output, "touch");
+        report(&output).keys().any(|(call, _)| call == "open")
+    };
+    assert_eq!((opened(&["--report"]), opened(&["--report", "--placeholders"]), opened(&["--report", "--real"])), (true, true, false));
+    support::fails(2, "cannot be used with", &["run", "--real", "--placeholders", "--", "true"]);
     scene.end();
 }
 
@@ -483,7 +503,7 @@ fn programs_that_are_executed_are_not_written() {
 fn io_past_libc_is_coherent() {
     let scene = Scene::new();
     let directory = scene.directory("d");
-    for engine in ["psync", "libaio", "io_uring"] {
+    for (engine, way) in [("psync", "--real"), ("psync", "--placeholders"), ("libaio", "--placeholders"), ("io_uring", "--placeholders")] {
         let words = [
             "--name=j",
             "--rw=randrw",
@@ -495,7 +515,7 @@ fn io_past_libc_is_coherent() {
             "--direct=1",
         ];
         let job = format!("--filename={directory}/{engine}");
-        let output = run(scene.under(&[]).current_dir(&directory).arg("fio").args(words).args([&format!("--ioengine={engine}"), &job]));
+        let output = run(scene.under(&[way]).current_dir(&directory).arg("fio").args(words).args([&format!("--ioengine={engine}"), &job]));
         said(&output, engine);
         assert_eq!(fs::metadata(format!("{directory}/{engine}")).expect("there").size(), 2 << 20);
     }

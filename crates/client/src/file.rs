@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use rustix::io::{Errno, ReadWriteFlags};
 use tandemfs_protocol::{Handle, Operation, Outcome, Place, TimeToSet, Unless, Whence};
@@ -26,7 +27,7 @@ const CALL_BYTES_MAX: usize = 0x7fff_f000;
 pub struct File {
     connection: Arc<Connection>,
     handle: Handle,
-    is_open: bool,
+    is_open: AtomicBool,
 }
 
 fn offset_of(offset: u64) -> Result<i64> {
@@ -52,7 +53,7 @@ fn in_pieces(length: usize, mut piece: impl FnMut(usize) -> Result<(usize, usize
 
 impl File {
     pub(crate) fn new(connection: Arc<Connection>, handle: Handle) -> Self {
-        Self { connection, handle, is_open: true }
+        Self { connection, handle, is_open: AtomicBool::new(true) }
     }
 
     pub(crate) fn handle(&self) -> Handle {
@@ -363,17 +364,39 @@ impl File {
     ///
     /// # Errors
     /// As close(2). The file is closed in any case.
-    pub fn close(mut self) -> Result<()> {
+    pub fn close(self) -> Result<()> {
         self.end()
     }
 
-    fn end(&mut self) -> Result<()> {
-        match std::mem::take(&mut self.is_open) {
+    /// Closes the file before it is dropped, unless somebody is to be told of that by the kernel ([`Options::leaves_watched`](crate::Options::leaves_watched)): then it
+    /// stays open, for a descriptor that is closed in its place. Nobody else may use it.
+    ///
+    /// # Errors
+    /// [`Error::Crossed`] if it is open still; otherwise it is closed, and this is what close(2) says.
+    pub fn finish(&self) -> Result<()> {
+        match self.try_end() {
+            Err(crossed @ Error::Crossed(_)) => {
+                self.is_open.store(true, Relaxed);
+                Err(crossed)
+            }
+            other => other,
+        }
+    }
+
+    fn try_end(&self) -> Result<()> {
+        match self.is_open.swap(false, Relaxed) {
             true => {
                 self.connection.known.closed(self.handle);
                 self.send(&Operation::Close { handle: self.handle }).map(drop)
             }
             false => Ok(()),
+        }
+    }
+
+    fn end(&self) -> Result<()> {
+        match self.finish() {
+            Err(Error::Crossed(_)) => self.try_end(), // it is handed back once
+            other => other,
         }
     }
 }

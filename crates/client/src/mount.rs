@@ -34,6 +34,10 @@ pub struct Options {
     /// is memory: see [`Mount::loads_by_itself`]. It installs a handler for SIGBUS, which passes on what is not its own; a program that
     /// installs another one later gets the faults of an image that is cut short (on other processors than x86-64 every program does).
     pub loads: bool,
+    /// Hand calls back ([`Error::Crossed`](crate::Error::Crossed)) on files and directories that somebody watches by inotify or fanotify, for a program that makes them
+    /// by the mount then: the kernel tells watchers of calls by the mount alone. Where reads are answered without a request, nothing is said of
+    /// them. A file that is dropped is closed in any case; [`File::finish`](crate::File::finish) says that it should be closed by the mount.
+    pub leaves_watched: bool,
 }
 
 impl Default for Options {
@@ -46,6 +50,7 @@ impl Default for Options {
             descriptors_from: 0,
             keeps_answers: true,
             loads: false,
+            leaves_watched: false,
         }
     }
 }
@@ -86,7 +91,7 @@ impl Door {
 }
 
 fn connect(socket: OwnedFd, root: BorrowedFd<'_>, options: &Options) -> std::result::Result<Connection, ConnectError> {
-    let hello = Hello::new(options.slots, options.data_bytes).wanting_zone(options.loads);
+    let hello = Hello::new(options.slots, options.data_bytes).wanting_zone(options.loads).leaving_watched(options.leaves_watched);
     let greeted = greet(socket, root, hello, options.descriptors_from)?;
     Ok(Connection::new(greeted, options, options.umask.unwrap_or_else(umask_of_process)))
 }

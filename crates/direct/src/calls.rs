@@ -115,6 +115,7 @@ fn outcome(refused: &Refused) -> Outcome {
                 tandemfs_vfs::Why::SpecialFile => Why::SpecialFile,
                 tandemfs_vfs::Why::Cached => Why::Cached,
                 tandemfs_vfs::Why::Grows => Why::Grows,
+                tandemfs_vfs::Why::Watched => Why::Watched,
             };
             Outcome::Crossed(Crossed { why, argument: crossed.argument as u8 }) // [D14]
         }
@@ -240,9 +241,17 @@ impl Call<'_> {
         let done = |()| Answer::default();
         match operation {
             Operation::Nothing => Ok(Answer::default()),
-            Operation::Close { handle } => self.client.handles.remove(handle).map(|_| Answer::default()).map_err(Refused::from),
+            Operation::Close { handle } => {
+                if process.leaves_watched {
+                    self.vfs.leaves_watched_end(&process, &*self.file(handle)?)?;
+                }
+                self.client.handles.remove(handle).map(|_| Answer::default()).map_err(Refused::from)
+            }
             Operation::Read { handle, offset, into, unless } => {
                 self.is_for_the_door(handle, offset, into, unless)?;
+                if process.leaves_watched {
+                    self.vfs.leaves_watched_file(&process, &*self.file(handle)?)?;
+                }
                 self.read(handle, offset, into)
             }
             Operation::Write { handle, offset, from, flags, unless } => {
@@ -263,7 +272,12 @@ impl Call<'_> {
                 self.vfs.seek(&*self.file(handle)?, offset, from).map(value)
             }
             Operation::SetFlags { handle, flags } => self.vfs.set_flags(&process, &*self.file(handle)?, flags).map(done),
-            Operation::Descriptor { handle } => descriptors::send(&self.client.sending, handle, &*self.file(handle)?).map(done),
+            Operation::Descriptor { handle } => {
+                let file = self.file(handle)?;
+                descriptors::send(&self.client.sending, handle, &file)?;
+                file.tell_end(); // by that descriptor
+                Ok(Answer::default())
+            }
             Operation::Lend { handle, offset, into } => self.lend(handle, offset, into),
             Operation::FileSystemSpace { into } => self.space(into),
             Operation::SyncFileSystem => match self.vfs.file_system().is_read_only() {

@@ -52,10 +52,11 @@ impl Client {
         (peer, identity): (Peer, Identity),
         sending: Sending,
         (arena, arena_bytes): (Arc<Arena>, u64),
-        mount_points: HashSet<InodeNumber>,
+        (mount_points, leaves_watched): (HashSet<InodeNumber>, bool),
         shared: &Shared,
     ) -> Self {
-        let process = Process { credentials: identity.credentials.clone(), real: identity.real.clone(), umask: 0o777, mount_points };
+        let (credentials, real) = (identity.credentials.clone(), identity.real.clone());
+        let process = Process { credentials, real, umask: 0o777, mount_points, leaves_watched };
         let arenas = Arc::clone(&shared.arena_bytes);
         arenas.fetch_add(arena_bytes, Relaxed);
         let handles = Handles::new(shared.limits.open_files);

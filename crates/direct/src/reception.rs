@@ -234,7 +234,7 @@ impl Reception {
         let sizes = self.sizes(hello, peer.pid)?;
         let arena = Arena::new(sizes, self.doorbell).map_err(|error| refusal(Errno::NOMEM, format!("no memory for an arena: {error}")))?;
         let lifelines = vec![Lifeline::Socket(socket.try_clone().map_err(failed)?), Lifeline::Process(peer.lifeline().map_err(failed)?)];
-        let mount_points = self.mount_points.clone();
+        let rules = (self.mount_points.clone(), hello.leaves_watched);
         let sending = match &self.shared.opener {
             Some(opener) => Some((Arc::clone(opener), self.receiver(socket).map_err(failed)?)), // [DSC3]
             None => None,
@@ -242,7 +242,7 @@ impl Reception {
         let zone = self.zone_for(hello, &identity);
         let served = |number: Number, is_served: bool| if is_served { 0 } else { number.bit() };
         let operations = Number::all_bits() & !served(Number::Descriptor, sending.is_some()) & !served(Number::Lend, zone.is_some());
-        let mut client = Client::new((peer, identity), sending, (Arc::clone(&arena), sizes.data_bytes), mount_points, &self.shared);
+        let mut client = Client::new((peer, identity), sending, (Arc::clone(&arena), sizes.data_bytes), rules, &self.shared);
         client.has_zone = zone.is_some();
         let client = Arc::new(client);
         // The client asks nothing before it has its arena, so it is known when its first request comes.

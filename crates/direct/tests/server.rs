@@ -264,6 +264,10 @@ impl Caches for Busy {
         true
     }
 
+    fn is_watched(&self, _: &[InodeNumber]) -> tandemfs_fs::Result<bool> {
+        Ok(false)
+    }
+
     fn name_gone(&self, _: InodeNumber, _: &[u8]) {}
 }
 

@@ -262,6 +262,10 @@ impl Caches for Door {
         self.beside.as_ref().is_some_and(|noted| !noted.is_settled(file))
     }
 
+    fn is_watched(&self, inodes: &[InodeNumber]) -> Result<bool> {
+        self.watches.as_ref().map_or(Ok(false), |watches| watches.is_any(inodes))
+    }
+
     fn name_gone(&self, directory: InodeNumber, name: &[u8]) {
         if self.beside.is_some() {
             let (kernel, name) = (self.kernel.clone(), name.to_vec());

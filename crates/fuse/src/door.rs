@@ -41,6 +41,7 @@ use crate::page_cache::PageCache;
 use crate::placeholders::Placeholders;
 use crate::returning_space::Forgets;
 use crate::settings::{Mode, MountSettings};
+use crate::watches::Watches;
 use crate::writers::Writers;
 
 /// How long the kernel may cache replies ([DO1]).
@@ -78,6 +79,8 @@ pub(crate) struct Door {
     pub(crate) kernel: Kernel,
     /// Files of which the kernel may have pages, if there are clients beside it (`beside.rs`).
     pub(crate) beside: Option<Noted>,
+    /// Who watches files, if there are clients whose changes the kernel does not see.
+    pub(crate) watches: Option<Arc<Watches>>,
     /// Jobs that concern pages of the kernel ([LT2] of `later.rs`).
     pub(crate) pages: Later,
     /// Requests that wait for space.
@@ -106,6 +109,7 @@ impl Door {
             forgets: Forgets::default(),
             kernel: Kernel::new(fs),
             beside: settings.direct.then(Noted::default),
+            watches: if settings.direct { Some(Watches::start()?) } else { None },
             pages: Later::start("pages")?,
             space: Later::start("space")?,
             names: Later::start("names")?,

@@ -44,6 +44,7 @@ mod scrubbing;
 mod session;
 mod settings;
 mod trimming;
+mod watches;
 mod writers;
 
 pub use mounting::{MountError, Unmount, remount, unmount};

@@ -43,7 +43,13 @@ impl Operations {
             Operation::Readdir { offset, size, .. } => door.readdir(node, offset, size, reply),
             Operation::Readdirplus { offset, size, .. } => door.readdirplus(node, offset, size, reply),
 
-            Operation::Getattr { handle } => door.getattr(node, handle, reply),
+            Operation::Getattr { handle } => {
+                // What is open is read already, not about to be watched ([WCH1] of `watches.rs`).
+                if let (None, Some(watches)) = (handle, &door.watches) {
+                    watches.note(request.pid);
+                }
+                door.getattr(node, handle, reply);
+            }
             Operation::Statx { .. } => door.statx(node, reply),
             Operation::Setattr(set) => door.setattr(request, &set, reply),
             Operation::Readlink => door.readlink(node, reply),

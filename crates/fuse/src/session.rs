@@ -74,6 +74,9 @@ pub fn serve_beside<T>(
     if let Some(mounted) = &mounted {
         read_ahead(mounted);
     }
+    if let (Some(mounted), Some(watches)) = (&mounted, &door.watches) {
+        watches.of_device(&mounted.device_number);
+    }
     let watch = SignalWatch::start(signals, mountpoint.clone(), mounted.clone()).map_err(failed)?;
     let serving = std::thread::Builder::new().name("session".into()).spawn(move || session.run()).map_err(failed)?;
     if !settings.read_only
@@ -135,6 +138,7 @@ impl Answering {
         door.space.stop();
         door.pages.stop();
         door.names.stop();
+        door.watches.iter().for_each(|watches| watches.stop());
         result
     }
 }

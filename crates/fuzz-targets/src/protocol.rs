@@ -114,7 +114,11 @@ fn lent(input: &mut Input<'_>, window: u64) -> Vec<u8> {
 /// A greeting that is nearly one.
 fn greeting(input: &mut Input<'_>) -> Vec<u8> {
     let mut bytes = match input.below(4) {
-        0 => Hello::new(input.border(4) as u32, input.border(8)).wanting_zone(input.one_in(2)).encode().to_vec(),
+        0 => Hello::new(input.border(4) as u32, input.border(8))
+            .wanting_zone(input.one_in(2))
+            .leaving_watched(input.one_in(2))
+            .encode()
+            .to_vec(),
         1 => input.take(GREETING_BYTES).to_vec(),
         2 => Reception::Refusal(tandemfs_protocol::Refusal::new(13, "a sentence")).encode().to_vec(),
         _ => Reception::Welcome(tandemfs_protocol::Welcome {

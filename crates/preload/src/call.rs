@@ -99,20 +99,21 @@ pub(crate) unsafe fn by_paths<T>(
 /// As [`by_path`].
 pub(crate) unsafe fn leave_to_kernel(call: Call, named: Named) {
     // SAFETY: the caller's text.
-    unsafe { leave_to_kernel_because(Way::Arguments, call, named) }
+    unsafe { leave_to_kernel_because(Way::Arguments, call, named) };
 }
 
-/// As [`leave_to_kernel`], for another reason.
+/// As [`leave_to_kernel`], for another reason; whether it is a call on the mount.
 ///
 /// # Safety
 /// As [`by_path`].
-pub(crate) unsafe fn leave_to_kernel_because(why: Way, call: Call, (descriptor, path): Named) {
-    if let Some(settings) = settings::get() {
-        // SAFETY: the caller's text.
-        if unsafe { start::of(settings, descriptor, path) }.is_some() {
-            count(call, why);
-        }
+pub(crate) unsafe fn leave_to_kernel_because(why: Way, call: Call, (descriptor, path): Named) -> bool {
+    let Some(settings) = settings::get() else { return false };
+    // SAFETY: the caller's text.
+    let is_ours = unsafe { start::of(settings, descriptor, path) }.is_some();
+    if is_ours {
+        count(call, why);
     }
+    is_ours
 }
 
 /// A call by the door, or none if `work` or the state of the connection leaves it to the mount. What `work` has said to the daemon before it
@@ -151,6 +152,7 @@ pub(crate) fn by_door<T>(
             Why::NotServed => Way::NotServed,
             Why::Cached => Way::Pages,
             Why::Grows => Way::Grows,
+            Why::Watched => Way::Watched,
         },
         Ok(Err(Error::Errno(Errno::NOTCONN | Errno::PROTO))) => {
             door::ended(inside.door());

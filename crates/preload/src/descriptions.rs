@@ -4,12 +4,12 @@
 //! ENOTDIR) and reaches no file. Behind it is a description, which has the open file of the door and the offset. Each description has one
 //! number: what would share it makes it real before.
 
-use std::ffi::c_int;
-use std::os::fd::IntoRawFd;
+use std::ffi::{CStr, CString, c_int};
+use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tandemfs_client::{Errno, Error, File, Result};
+use tandemfs_client::{Errno, Error, File, Result, Why};
 
 use crate::code;
 use crate::door::Door;
@@ -30,6 +30,8 @@ const FILES_OF_MOUNT_MAX: usize = 1024;
 const COST_OF_REAL: i32 = 4;
 const COST_OF_REAL_MAX: i32 = 64;
 const SCORE: std::ops::RangeInclusive<i32> = -64..=32;
+/// A program that closes one of the numbers below [`NUMBERS_FROM`] and opens files there does so again and again (touch).
+const LOW_NUMBERS_MAX: u32 = 32;
 
 /// An open file of a program.
 pub(crate) struct Description {
@@ -39,8 +41,38 @@ pub(crate) struct Description {
     pub(crate) appends: bool,
     /// Nothing from the moment on at which the descriptor is real.
     position: Mutex<Option<u64>>,
+    /// By which descriptor and path it was opened.
+    place: (c_int, CString),
     /// Its connection keeps its descriptors ([PRL6]) until the last file of it is closed.
     _door: Arc<Door>,
+}
+
+impl Description {
+    /// A descriptor of the mount. It is opened by number, and the kernel knows in which directory the file is only if somebody has looked its name up:
+    /// whoever watches that directory is told then ([PRL17]). Where the name is gone by now, or leads elsewhere, nothing is lost but that.
+    fn real(&self) -> Result<OwnedFd> {
+        let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+        let arguments = [self.place.0 as usize, self.place.1.as_ptr() as usize, flags as usize, 0, 0];
+        // SAFETY: the path ends with NUL.
+        let looked_up = unsafe { sys::call(libc::SYS_openat, arguments) };
+        let real = self.file.descriptor();
+        if looked_up >= 0 {
+            sys::close(looked_up as c_int);
+        }
+        real
+    }
+}
+
+/// [PRL17]: whoever watches the file is told of its end by a descriptor of the kernel's.
+impl Drop for Description {
+    fn drop(&mut self) {
+        if matches!(self.file.finish(), Err(Error::Crossed(_)))
+            && let Ok(real) = self.real()
+        {
+            count(Call::Close, Way::Watched);
+            sys::close(real.into_raw_fd());
+        }
+    }
 }
 
 /// By number.
@@ -52,6 +84,8 @@ static IS_OVER: AtomicBool = AtomicBool::new(false);
 /// Since some code calls the kernel by itself.
 static HAS_OWN_CALLS: AtomicBool = AtomicBool::new(false);
 static SAVED: AtomicI32 = AtomicI32::new(0);
+/// So many opens are left to the mount without a look, since the next number is one that no placeholder can have.
+static LOW_NUMBERS: AtomicU32 = AtomicU32::new(0);
 static COST: AtomicI32 = AtomicI32::new(COST_OF_REAL);
 /// Inodes that only the mount opens, since the kernel has more of them than bytes: mappings, locks, pages that it sends.
 static FILES_OF_MOUNT: Mutex<Vec<u64>> = Mutex::new(Vec::new());
@@ -94,6 +128,7 @@ pub(crate) fn reserve(flags: c_int) -> std::result::Result<std::result::Result<R
         _ => return Err(Way::NoNumber),
     };
     if number.0 < NUMBERS_FROM || number.0 as usize >= NUMBERS {
+        LOW_NUMBERS.store(LOW_NUMBERS_MAX, Relaxed);
         return Err(Way::NoNumber);
     }
     let found = identity(number.0).ok_or(Way::NoNumber)?;
@@ -106,15 +141,33 @@ pub(crate) fn reserve(flags: c_int) -> std::result::Result<std::result::Result<R
     Ok(Ok(number))
 }
 
-/// Whether the next file that a program opens may be a placeholder, as seen now. `always`: whatever it costs. Inside.
-pub(crate) fn may_open(always: bool) -> std::result::Result<code::Moment, Way> {
+/// Whether the next file that a program opens may be a placeholder, as far as that is known without a look. `always`: whatever it costs.
+pub(crate) fn may_try(always: bool) -> std::result::Result<(), Way> {
     if IS_OVER.load(Relaxed) {
         return Err(if HAS_OWN_CALLS.load(Relaxed) { Way::OwnCalls } else { Way::KernelNeeded });
     }
-    if !always && SAVED.load(Relaxed) < 0 {
-        score(1);
-        return Err(Way::MostlyReal);
+    if always {
+        return Ok(());
     }
+    match (SAVED.load(Relaxed), LOW_NUMBERS.load(Relaxed)) {
+        (..0, _) => Err(Way::MostlyReal),
+        (_, 1..) => Err(Way::NoNumber),
+        _ => Ok(()),
+    }
+}
+
+/// A file of the mount is opened without a look.
+pub(crate) fn passes() {
+    // Threads may lose changes of each other.
+    if SAVED.load(Relaxed) < 0 {
+        score(1);
+    } else {
+        LOW_NUMBERS.store(LOW_NUMBERS.load(Relaxed).saturating_sub(1), Relaxed);
+    }
+}
+
+/// Whether the next file that a program opens may be a placeholder, as seen now. Inside.
+pub(crate) fn may_open() -> std::result::Result<code::Moment, Way> {
     let moment = code::look();
     if moment == Err(Way::OwnCalls) {
         HAS_OWN_CALLS.store(true, Relaxed);
@@ -162,9 +215,16 @@ fn leave_to_mount(inode: u64) {
 }
 
 /// A number has its file from now on, as a placeholder if there may be one still; inside.
-pub(crate) fn add(number: Reserved, (file, door): (File, Arc<Door>), inode: u64, flags: c_int, moment: code::Moment) -> c_int {
+pub(crate) fn add(
+    number: Reserved,
+    (file, door): (File, Arc<Door>),
+    (inode, flags): (u64, c_int),
+    (descriptor, path): (c_int, &CStr),
+    moment: code::Moment,
+) -> c_int {
     let (file, position) = (Arc::new(file), Mutex::new(Some(0)));
-    let description = Arc::new(Description { file, inode, appends: flags & libc::O_APPEND != 0, position, _door: door });
+    let (appends, place) = (flags & libc::O_APPEND != 0, (descriptor, path.to_owned()));
+    let description = Arc::new(Description { file, inode, appends, position, place, _door: door });
     let mut table = locked(&TABLE);
     if table.is_empty() {
         table.resize(NUMBERS, None);
@@ -188,6 +248,11 @@ pub(crate) fn add(number: Reserved, (file, door): (File, Arc<Door>), inode: u64,
 /// Whether there are placeholders.
 pub(crate) fn are_there() -> bool {
     COUNT.load(Relaxed) > 0
+}
+
+/// Whether there are no placeholders, and will not be any.
+pub(crate) fn are_over() -> bool {
+    IS_OVER.load(Relaxed) && !are_there()
 }
 
 /// Whether a number may be a placeholder.
@@ -229,8 +294,9 @@ pub(crate) fn by<T>(call: Call, number: c_int, work: impl FnOnce(&Description) -
         }
         Err(Error::Errno(Errno::NOTCONN | Errno::PROTO)) => Some(Err(Errno::NOTCONN)),
         // The mount waits for memory, and for space that is about to come back.
-        Err(Error::Crossed(_) | Error::Errno(Errno::NOMEM | Errno::NOSPC)) => {
-            count(call, Way::KernelNeeded);
+        Err(error @ (Error::Crossed(_) | Error::Errno(Errno::NOMEM | Errno::NOSPC))) => {
+            let is_watched = matches!(error, Error::Crossed(crossed) if crossed.why == Why::Watched);
+            count(call, if is_watched { Way::Watched } else { Way::KernelNeeded });
             become_real(number).err().map(Err)
         }
         Err(Error::Errno(error)) => {
@@ -294,7 +360,7 @@ fn become_real(number: c_int) -> std::result::Result<(), Errno> {
     let Some(description) = description(number) else { return Ok(()) };
     let mut position = locked(&description.position);
     let Some(offset) = *position else { return Ok(()) };
-    let real = match description.file.descriptor() {
+    let real = match description.real() {
         Ok(real) => real.into_raw_fd(),
         Err(Error::Errno(error)) => return Err(error),
         Err(Error::Crossed(_)) => return Err(Errno::NOSYS),

@@ -84,7 +84,13 @@ impl Door {
         if settings.mount.inode(root.as_raw_fd(), c"") != Some(settings.mount.root) {
             return None;
         }
-        let options = Options { slots: SLOTS, data_bytes: DATA_BYTES, descriptors_from: descriptors_from(), ..Options::default() };
+        let options = Options {
+            slots: SLOTS,
+            data_bytes: DATA_BYTES,
+            descriptors_from: descriptors_from(),
+            leaves_watched: !on(Mutant::WatchersUntold), // [PRL17]
+            ..Options::default()
+        };
         let (process, ids) = (sys::process_id(), sys::effective_ids());
         let mount = Mount::over(socket, root, &options).ok()?;
         let mut descriptors = [None; 2];

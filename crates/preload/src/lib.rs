@@ -38,7 +38,7 @@
 //! [PRL11] *A file of the door is closed with a descriptor of it*, so that nobody holds a file that the program has given back. It is opened
 //!       anew for other descriptors. What is closed past this library is held until 64 others were written or the process ends.
 //!
-//! Where `tandemfs run --placeholders` asks for it, regular files are opened by the door alone (`descriptions.rs`):
+//! Unless `tandemfs run --real` was asked for, regular files that are written are opened by the door alone (`descriptions.rs`):
 //!
 //! [PRL12] *A placeholder reaches no file.* It is a descriptor of the kernel's that can do nothing, so a call that is missed fails. Its file is that
 //!       of the number only while the kernel says that a placeholder is there: whoever closed it past this library has closed it.
@@ -51,6 +51,8 @@
 //! [PRL15] *Programs are written by the mount*, which knows whether they are being executed (ETXTBSY).
 //! [PRL16] *Who calls the kernel past libc has real descriptors.* There are placeholders only while no loaded object but libc and the loader has an
 //!       instruction that enters the kernel (`code.rs`). It is asked before each is made; before objects are loaded all become real.
+//! [PRL17] *Watchers are told.* What concerns a file or directory that somebody watches by inotify or fanotify is handed back by the daemon, and goes
+//!       by the mount; a placeholder becomes real, also for its close. Programs that watch files of the mount themselves use the mount from then on.
 //!
 //! A panic ends the program with its sentence, as it does at every `extern "C"` function.
 //!

@@ -52,6 +52,8 @@ pub(crate) enum Mutant {
     LoadedNotSought,
     /// [PRL16]: what is loaded meets placeholders.
     LoadedAmongPlaceholders,
+    /// [PRL17]: what is watched is changed by the door.
+    WatchersUntold,
 }
 
 #[cfg(feature = "mutants")]
@@ -64,7 +66,7 @@ static SELECTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(
 #[cfg(feature = "mutants")]
 pub(crate) fn select(name: &str) {
     use Mutant::*;
-    const ALL: [Mutant; 22] = [
+    const ALL: [Mutant; 23] = [
         MountpointRemembered,
         DirectoryRemembered,
         IdsRemembered,
@@ -87,6 +89,7 @@ pub(crate) fn select(name: &str) {
         OwnCallsNotSought,
         LoadedNotSought,
         LoadedAmongPlaceholders,
+        WatchersUntold,
     ];
     let Some(mutant) = ALL.into_iter().find(|mutant| format!("{mutant:?}") == name) else { panic!("{name}: no such bug") };
     SELECTED.store(mutant as u8, std::sync::atomic::Ordering::SeqCst);

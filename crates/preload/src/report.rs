@@ -83,6 +83,7 @@ numbered!(
         Ended = "mount: the connection ended",
         Pages = "mount: the kernel keeps pages of the file",
         Grows = "mount: the file grows",
+        Watched = "mount: somebody watches the file or directory",
         Access = "mount: how the descriptor was opened",
         UnknownFile = "mount: a file that cannot be opened by its path",
         OtherFile = "mount: the descriptor was closed at the same time",

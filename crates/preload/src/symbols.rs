@@ -15,7 +15,8 @@ use std::ffi::c_int;
 
 use tandemfs_client::Errno;
 
-use crate::{descriptions, door, settings, sys};
+use crate::call::Named;
+use crate::{descriptions, door, settings, start, sys};
 
 /// The path of a call that has no directory.
 const HERE: c_int = libc::AT_FDCWD;
@@ -36,9 +37,29 @@ fn refused(error: Errno) -> isize {
 /// Before the kernel uses more of a descriptor's file than bytes at an offset ([PRL14] of `lib.rs`), also of one that was real from the start.
 fn used_by_kernel(descriptor: c_int) {
     descriptions::real(descriptor);
+    if descriptions::are_over() {
+        return;
+    }
     let settings = settings::get().filter(|settings| settings.placeholders);
     if let Some(found) = settings.and_then(|settings| settings.mount.known(descriptor)) {
         descriptions::is_used_by_kernel(found.stx_ino);
+    }
+}
+
+/// Before a program watches a path: what it changes itself is told to it at once by the mount ([PRL17] of `lib.rs`).
+///
+/// # Safety
+/// The path is null, or a text that ends with NUL and stays as it is.
+unsafe fn watching((directory, path): Named) {
+    let Some(settings) = settings::get() else { return };
+    let is_here = if path.is_null() {
+        settings.mount.inode(directory, c"").is_some()
+    } else {
+        // SAFETY: the caller's text.
+        unsafe { start::of(settings, directory, path) }.is_some()
+    };
+    if is_here {
+        sandboxed();
     }
 }
 

@@ -29,10 +29,13 @@ pub enum Why {
     Cached = 7,
     /// The file would grow, and the client asked to leave that to the mount.
     Grows = 8,
+    /// Somebody watches the file or its directory by the kernel, and the client leaves that to the mount ([`crate::Hello::leaves_watched`]). A file
+    /// that would be closed stays open until the next CLOSE.
+    Watched = 9,
 }
 
 impl Why {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Absolute,
         Self::AboveRoot,
         Self::MountPoint,
@@ -41,6 +44,7 @@ impl Why {
         Self::NotServed,
         Self::Cached,
         Self::Grows,
+        Self::Watched,
     ];
 }
 

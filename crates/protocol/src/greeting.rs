@@ -3,7 +3,7 @@
 //!
 //! With the hello comes one descriptor, too: the root directory of the mount, opened with O_PATH. It shows that this process can reach the mount.
 //!
-//! Hello, 64 bytes: 0 magic `TFSHELLO` (8), 8 version (4), 12 slots (4), 16 bytes of the data area (8), 24 whether it wants the memory zone (4), zeros.
+//! Hello, 64 bytes: 0 magic `TFSHELLO` (8), 8 version (4), 12 slots (4), 16 bytes of the data area (8), 24 whether it wants the memory zone (4), 28 whether it leaves what is watched to the mount (4), zeros.
 //!
 //! Reception, 256 bytes: 0 magic `TFSDOOR\0` (8), 8 version (4), 12 kind (4): 1 welcome, 2 refusal; 16 operations (8), 24 bytes of the data area (8),
 //! 32 slots (4), 36 most bytes of a transfer (4), 40 number of version words of a welcome (4), or errno of a refusal (4), 44 length of its sentence (4), 48 the sentence (208). Of a welcome with a memory zone 48 where it begins in its file (8), 56 its bytes (8), 0 for none.
@@ -46,6 +46,8 @@ pub struct Hello {
     pub data_bytes: u64,
     /// Whether it wants the memory zone, if it is trusted: who loads nothing gets no descriptor of the drive.
     pub wants_zone: bool,
+    /// Whether calls that somebody watches by the kernel (inotify, fanotify) are handed back: [`Why::Watched`](crate::Why::Watched).
+    pub leaves_watched: bool,
 }
 
 /// The memory zone that comes with a welcome, in a descriptor of the client's own that can only be read.
@@ -109,12 +111,17 @@ fn long(bytes: &[u8], at: usize) -> Option<u64> {
 impl Hello {
     /// For this version.
     pub fn new(slots: u32, data_bytes: u64) -> Self {
-        Self { version: VERSION, slots, data_bytes, wants_zone: false }
+        Self { version: VERSION, slots, data_bytes, wants_zone: false, leaves_watched: false }
     }
 
     /// With the wish for the memory zone.
     pub fn wanting_zone(self, wants_zone: bool) -> Self {
         Self { wants_zone, ..self }
+    }
+
+    /// Leaving what somebody watches to the mount.
+    pub fn leaving_watched(self, leaves_watched: bool) -> Self {
+        Self { leaves_watched, ..self }
     }
 
     /// As bytes.
@@ -125,6 +132,7 @@ impl Hello {
         put(&mut bytes, 12, &self.slots.to_le_bytes());
         put(&mut bytes, 16, &self.data_bytes.to_le_bytes());
         put(&mut bytes, 24, &u32::from(self.wants_zone).to_le_bytes());
+        put(&mut bytes, 28, &u32::from(self.leaves_watched).to_le_bytes());
         bytes
     }
 
@@ -141,9 +149,15 @@ impl Hello {
         if version != VERSION {
             return Err(HelloError::Version { found: version });
         }
-        let rest = (bytes.len() == HELLO_BYTES).then(|| Some((short(bytes, 12)?, long(bytes, 16)?, short(bytes, 24)?))).flatten();
-        let (slots, data_bytes, wants_zone) = rest.filter(|(_, _, wants)| *wants <= 1).ok_or(HelloError::Unknown)?;
-        Ok(Self { version, slots, data_bytes, wants_zone: wants_zone == 1 })
+        let flag = |at| match short(bytes, at)? {
+            word @ 0..=1 => Some(word == 1),
+            _ => None,
+        };
+        let read = || {
+            let (slots, data_bytes) = (short(bytes, 12)?, long(bytes, 16)?);
+            Some(Self { version, slots, data_bytes, wants_zone: flag(24)?, leaves_watched: flag(28)? })
+        };
+        (bytes.len() == HELLO_BYTES).then(read).flatten().ok_or(HelloError::Unknown)
     }
 }
 

@@ -145,13 +145,13 @@ fn answers_mean_what_the_daemon_said() {
         assert_eq!(Outcome::decode(outcome.encode()), Ok(outcome));
     }
     let paths = [Why::Absolute, Why::AboveRoot, Why::MountPoint, Why::RemovedDirectory, Why::SpecialFile];
-    for why in paths.into_iter().chain([Why::NotServed, Why::Cached, Why::Grows]) {
+    for why in paths.into_iter().chain([Why::NotServed, Why::Cached, Why::Grows, Why::Watched]) {
         assert_eq!(Outcome::decode(crossed(why, 1).encode()), Ok(crossed(why, 1)));
     }
     for number in [0, -1, 4096, i32::MAX] {
         assert_eq!(Outcome::decode(Outcome::Errno(number).encode()), Ok(Outcome::Errno(5)), "{number}");
     }
-    for error in [4096, 0xffff, 1 << 16, 1 << 16 | 9, 1 << 16 | 2 << 8 | 1, 1 << 17 | 1, u32::MAX] {
+    for error in [4096, 0xffff, 1 << 16, 1 << 16 | 10, 1 << 16 | 2 << 8 | 1, 1 << 17 | 1, u32::MAX] {
         assert!(Outcome::decode(Answer { error, ..Answer::default() }).is_err(), "{error:#x}");
     }
     assert_eq!(Outcome::bytes(&Answer { value: 300, ..Answer::default() }, RANGE), Ok(300));
@@ -190,7 +190,7 @@ fn space_survives_its_bytes() {
 #[test]
 fn greetings_survive_their_bytes_and_versions_differ_with_a_sentence() {
     let hello = Hello::new(8, 1 << 20);
-    for hello in [hello, hello.wanting_zone(true)] {
+    for hello in [hello, hello.wanting_zone(true), hello.leaving_watched(true)] {
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
     }
     let mut wants_what = hello.encode();

@@ -107,7 +107,7 @@ impl Vfs {
             Subject::Open(file) => {
                 file.must_be_a_file()?;
                 let attributes = file.attributes()?;
-                Ok(Node { held: Held::new(&self.fs, &attributes)?, attributes })
+                Ok(Node { held: Held::new(&self.fs, &attributes)?, attributes, parent: file.parent() })
             }
         }
     }
@@ -167,6 +167,7 @@ impl Vfs {
         if !who.owns(node.attributes.uid) {
             return Err(Errno::PERM.into());
         }
+        self.leaves_watched_node(process, &node)?;
         let mode = (mode & 0o7777) as u16;
         let permissions = if who.may_keep_set_group_id(node.attributes.gid) { mode } else { mode & !SET_GROUP_ID };
         self.set(&node, &SetAttributes { permissions: Some(permissions), ..SetAttributes::default() })
@@ -188,6 +189,7 @@ impl Vfs {
         }
         let takes = !is_directory(file);
         let kill_set_group_id = takes && !who.may_keep_set_group_id(file.gid);
+        self.leaves_watched_node(process, &node)?;
         if takes {
             self.take_capabilities(node.number())?;
         }
@@ -212,6 +214,7 @@ impl Vfs {
                 _ => return Err(Errno::PERM.into()),
             }
         }
+        self.leaves_watched_node(process, &node)?;
         self.set(&node, &SetAttributes { atime, mtime, ..SetAttributes::default() })
     }
 
@@ -226,6 +229,7 @@ impl Vfs {
             if file.kind() != file_type::REGULAR || file.must_write().is_err() {
                 return Err(Errno::INVAL.into());
             }
+            self.leaves_watched_file(process, file)?;
             return self.resize(who, &file.attributes()?, length).map(drop);
         }
         let node = self.subject(process, subject)?;
@@ -236,6 +240,7 @@ impl Vfs {
         }
         self.must_be_writable()?;
         self.permit(who, &node.attributes, WRITE)?;
+        self.leaves_watched_node(process, &node)?;
         self.resize(who, &node.attributes, length).map(drop)
     }
 

@@ -40,6 +40,12 @@ pub trait Caches: Send + Sync {
     /// Whether pages of a file may be kept, so that both calls above would drop some. Does not wait.
     fn has_pages(&self, file: InodeNumber) -> bool;
 
+    /// Whether somebody is told by the kernel of what happens to one of these inodes (inotify, fanotify), also where it may be so.
+    ///
+    /// # Errors
+    /// `WouldWait`.
+    fn is_watched(&self, inodes: &[InodeNumber]) -> Result<bool>;
+
     /// Somebody else has taken a name away: who knows a file by it gives it up soon, since a file that is known is not freed. Does not wait.
     fn name_gone(&self, directory: InodeNumber, name: &[u8]);
 }
@@ -57,8 +63,8 @@ impl Drop for Changing {
 }
 
 /// For the kernel; nothing remains of a path.
-fn left(why: Why, file: &OpenFile) -> Refused {
-    Refused::Crossed(Box::new(Crossed { why, directory: file.inode(), remaining: Vec::new(), argument: 0 }))
+pub(crate) fn left(why: Why, inode: InodeNumber) -> Refused {
+    Refused::Crossed(Box::new(Crossed { why, directory: inode, remaining: Vec::new(), argument: 0 }))
 }
 
 impl Vfs {
@@ -83,7 +89,7 @@ impl Vfs {
     /// [`Why::Cached`](crate::Why::Cached).
     pub fn leaves_pages(&self, file: &OpenFile) -> std::result::Result<(), Refused> {
         let has_pages = self.caches.as_ref().is_some_and(|caches| caches.has_pages(file.inode()));
-        if has_pages { Err(left(Why::Cached, file)) } else { Ok(()) }
+        if has_pages { Err(left(Why::Cached, file.inode())) } else { Ok(()) }
     }
 
     /// Hands a write back that would let the file grow, for callers whose kernel has to know the size.
@@ -93,7 +99,7 @@ impl Vfs {
     pub fn leaves_growth(&self, file: &OpenFile, offset: i64, length: u64) -> std::result::Result<(), Refused> {
         let size = self.fs.size(file.inode())?;
         let is_inside = u64::try_from(offset).is_ok_and(|offset| offset.checked_add(length).is_some_and(|end| end <= size));
-        if is_inside { Ok(()) } else { Err(left(Why::Grows, file)) }
+        if is_inside { Ok(()) } else { Err(left(Why::Grows, file.inode())) }
     }
 
     pub(crate) fn changing(&self, file: InodeNumber, bytes: Range<u64>) -> Result<Changing> {

@@ -113,6 +113,8 @@ pub struct Process {
     pub umask: u16,
     /// Directories and files on which the process sees something else mounted.
     pub mount_points: HashSet<InodeNumber>,
+    /// Calls on what somebody watches by the kernel are handed back ([KV8] of `lib.rs`).
+    pub leaves_watched: bool,
 }
 
 impl Process {
@@ -120,7 +122,7 @@ impl Process {
     pub fn of(credentials: Credentials) -> Self {
         let capabilities = if credentials.uid == 0 { credentials.capabilities } else { Capabilities::NONE };
         let real = Credentials { capabilities, ..credentials.clone() };
-        Self { credentials, real, umask: 0o022, mount_points: HashSet::new() }
+        Self { credentials, real, umask: 0o022, mount_points: HashSet::new(), leaves_watched: false }
     }
 }
 

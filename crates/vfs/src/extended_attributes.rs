@@ -122,7 +122,7 @@ impl Vfs {
         let node = self.subject(process, subject)?;
         self.must_be_writable()?;
         if is_list(name) {
-            return self.set_list(who, &node, name, value);
+            return self.set_list(process, &node, name, value);
         }
         if name == CAPABILITY && !value.is_empty() {
             check_capability(value)?;
@@ -132,6 +132,7 @@ impl Vfs {
         self.must_have_attributes()?;
         self.leaves_reserve_to_names(who)?;
         permit_home(&self.fs, node.number(), name, value, |owner| who.owns(owner))?;
+        self.leaves_watched_node(process, &node)?;
         let mode = attribute_mode(&self.fs, node.number(), name, flags)?;
         Ok(self.fs.set_extended_attribute(node.number(), name, value, SetExtendedAttribute { mode, kill_set_group_id: false })?)
     }
@@ -146,18 +147,19 @@ impl Vfs {
         let node = self.subject(process, subject)?;
         self.must_be_writable()?;
         if is_list(name) {
-            return self.set_list(who, &node, name, &[]);
+            return self.set_list(process, &node, name, &[]);
         }
         self.permit_attribute(who, &node.attributes, name, WRITE)?;
         permit_security(who, name)?;
         self.must_have_attributes()?;
+        self.leaves_watched_node(process, &node)?;
         Ok(self.fs.remove_extended_attribute(node.number(), name)?)
     }
 
     /// Sets an access control list, or removes it if the value is empty or has no entries.
-    fn set_list(&self, who: &Credentials, node: &Node<'_>, name: &[u8], value: &[u8]) -> Result<()> {
+    fn set_list(&self, process: &Process, node: &Node<'_>, name: &[u8], value: &[u8]) -> Result<()> {
         self.must_have_attributes()?;
-        let file = &node.attributes;
+        let (who, file) = (&process.credentials, &node.attributes);
         // Linux takes the bytes apart before it asks for the file's type and its owner, and looks at what they mean afterwards.
         let list = if value.is_empty() { Ok(None) } else { AccessList::decode(value) };
         let has_entries = match list {
@@ -175,6 +177,7 @@ impl Vfs {
             return Err(Errno::PERM.into());
         }
         let list = list?;
+        self.leaves_watched_node(process, node)?;
         if list.is_none() {
             return Ok(self.fs.remove_extended_attribute(node.number(), name)?);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use tandemfs_device::sync::Mutex;
-use tandemfs_device::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use tandemfs_device::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use tandemfs_device::{Sink, Source};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
@@ -41,6 +41,10 @@ pub struct OpenFile {
     opener: Credentials,
     /// A file without a name that may get one: O_TMPFILE without O_EXCL.
     pub(crate) is_linkable: bool,
+    /// The directory in which it was found when it was opened.
+    parent: Option<InodeNumber>,
+    /// Its end was handed back to be told to watchers ([KV8] of `lib.rs`).
+    end_is_told: AtomicBool,
     flags: AtomicU32,
     /// The offset; of a directory, the cookie of the entry that was read last.
     position: Mutex<u64>,
@@ -66,6 +70,8 @@ impl OpenFile {
         Self {
             fs: Arc::clone(&vfs.fs),
             kind: kind(&node.attributes),
+            parent: node.parent,
+            end_is_told: AtomicBool::new(false),
             inode: node.held.pass_on(),
             rights,
             opener: opener.clone(),
@@ -117,6 +123,19 @@ impl OpenFile {
 
     pub(crate) fn kind(&self) -> u16 {
         self.kind
+    }
+
+    pub(crate) fn parent(&self) -> Option<InodeNumber> {
+        self.parent
+    }
+
+    pub(crate) fn end_is_told(&self) -> bool {
+        self.end_is_told.load(Relaxed)
+    }
+
+    /// A descriptor of the kernel ends for it.
+    pub fn tell_end(&self) {
+        self.end_is_told.store(true, Relaxed);
     }
 
     pub(crate) fn must_read(&self) -> Result<()> {
@@ -258,6 +277,7 @@ impl Vfs {
         if flags & libc::RWF_APPEND != 0 && flags & RWF_NOAPPEND != 0 {
             return Err(Errno::INVAL.into());
         }
+        self.leaves_watched_file(process, file)?;
         let appends = flags & libc::RWF_APPEND != 0 || file.appends() && flags & RWF_NOAPPEND == 0;
         self.write_bytes(&process.credentials, file, (!appends).then_some(offset), from)
     }

@@ -16,9 +16,12 @@
 //!       changes (privileges that go before the data), and where it takes long by itself: more than [`QUICK_BYTES`] read or written,
 //!       [`QUICK_FILE_BYTES`] freed, [`QUICK_STEPS`] components walked, [`QUICK_ENTRIES`] entries listed; copying, allocating, looking for
 //!       holes, and moving directories always. After its change nothing of it waits: what [KV6] has still to drop is owed to the caller.
+//! [KV8] The kernel alone tells who watches a file or its directory (inotify, fanotify). For a process that asks for it
+//!       ([`Process::leaves_watched`]), what the watchers would be told of is handed back before anything has changed, so that the kernel does it:
+//!       opens, changes, reads of open files, and closes of files that were open for writing (`watched.rs`).
 //!
 //! Not here, because nothing below the kernel knows it: resource limits (RLIMIT_FSIZE), programs that are being executed (ETXTBSY), locks,
-//! inotify, security modules. The `fs.protected_*` rules belong to the machine; whoever opens the [`Vfs`] passes them in ([`Protected`]).
+//! events (but [KV8]), security modules. The `fs.protected_*` rules belong to the machine; whoever opens the [`Vfs`] passes them in ([`Protected`]).
 //!
 //! *Architecture invariant:* no transport, no thread, and no knowledge of how the file system stores data.
 
@@ -46,6 +49,7 @@ mod rename;
 mod reserve;
 mod space;
 mod walk;
+mod watched;
 
 use std::sync::Arc;
 

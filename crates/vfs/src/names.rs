@@ -76,7 +76,7 @@ impl Vfs {
         let (mode, umask) = self.prepared(process, directory, file_type::REGULAR | mode);
         let new = new_inode(directory, mode, (who.uid, who.gid), 0, &[]);
         let attributes = self.fs.create_held(directory.inode, name, &new, umask)?;
-        Ok(Node { held: Held::made(&self.fs, attributes.inode), attributes })
+        Ok(Node { held: Held::made(&self.fs, attributes.inode), attributes, parent: Some(directory.inode) })
     }
 
     /// Walks to where a name is to be made: the name must be free. A slash behind it is for directories only.
@@ -99,6 +99,7 @@ impl Vfs {
     pub fn make_directory(&self, process: &Process, at: At<'_>, path: &[u8], mode: u32) -> Result<Attributes> {
         let NewName { directory, name } = self.new_name(process, at, path, true)?;
         self.permit_new_name(&process.credentials, &directory.attributes)?;
+        self.leaves_watched_name(process, directory.number(), None)?;
         let mode = file_type::DIRECTORY | (mode & 0o1777) as u16;
         self.make(process, &directory.attributes, &name, mode, 0, &[])
     }
@@ -123,6 +124,7 @@ impl Vfs {
             return Err(Errno::PERM.into());
         }
         let rdev = if is_device { rdev } else { 0 };
+        self.leaves_watched_name(process, directory.number(), None)?;
         self.make(process, &directory.attributes, &name, kind | (mode & 0o7777) as u16, rdev, &[])
     }
 
@@ -138,6 +140,7 @@ impl Vfs {
         }
         let NewName { directory, name } = self.new_name(process, at, path, false)?;
         self.permit_new_name(&process.credentials, &directory.attributes)?;
+        self.leaves_watched_name(process, directory.number(), None)?;
         self.make(process, &directory.attributes, &name, file_type::SYMLINK | 0o777, 0, target)
     }
 
@@ -166,6 +169,7 @@ impl Vfs {
             file_type::DIRECTORY => Err(Errno::PERM.into()),
             _ if is_refused && self.fs.attributes(target.number())?.nlink == 0 => Err(Errno::NOENT.into()),
             _ => {
+                self.leaves_watched_name(process, directory.number(), Some(target.number()))?;
                 self.fs.link(target.number(), directory.number(), &name)?;
                 Ok(())
             }
@@ -205,10 +209,11 @@ impl Vfs {
                 return Err(if is_directory(&victim.attributes) { Errno::ISDIR } else { Errno::NOTDIR }.into());
             }
             self.permit_removal(&process.credentials, &directory.attributes, &victim.attributes, of_directory)?;
+            self.leaves_watched_name(process, directory.number(), Some(victim.number()))?;
             if victim.attributes.nlink < 2 {
                 bounded(victim.attributes.size, QUICK_FILE_BYTES)?; // [KV7]
             }
-            let Node { held, attributes: Attributes { inode, generation, .. } } = victim;
+            let Node { held, attributes: Attributes { inode, generation, .. }, .. } = victim;
             // A damaged inode has no generation to compare.
             let _held = (generation == 0).then_some(held);
             mutant::at(Point::Checked);

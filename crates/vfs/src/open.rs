@@ -138,6 +138,7 @@ impl Vfs {
             }
             self.must_be_writable()?;
             self.permit(&process.credentials, directory, WRITE | EXECUTE)?;
+            self.leaves_watched_name(process, directory.inode, None)?;
             match self.make_file(process, directory, name, how.mode) {
                 Ok(node) => return Ok(Found::Created(node)),
                 Err(Refused::FileSystem(Error::Exists)) => {} // made since by somebody else
@@ -183,8 +184,9 @@ impl Vfs {
         // Held before it changes: nothing of the call may be refused afterwards ([KV7]).
         let node = match named {
             Some(node) => node,
-            None => Node { held: Held::new(&self.fs, attributes)?, attributes: attributes.clone() },
+            None => Node { held: Held::new(&self.fs, attributes)?, attributes: attributes.clone(), parent: None },
         };
+        self.leaves_watched_opening(process, &node)?;
         let attributes = if truncates { self.resize(who, &node.attributes, 0)? } else { node.attributes.clone() };
         Ok(self.opened(process, Node { attributes, ..node }, how))
     }
@@ -198,7 +200,7 @@ impl Vfs {
         let (mode, umask) = self.prepared(process, directory, file_type::REGULAR | how.mode);
         let new = crate::names::new_inode(directory, mode, (who.uid, who.gid), 0, &[]);
         let attributes: Attributes = self.fs.create_nameless(directory.inode, &new, umask)?;
-        let node = Node { held: Held::made(&self.fs, attributes.inode), attributes };
+        let node = Node { held: Held::made(&self.fs, attributes.inode), attributes, parent: None };
         let (mut file, attributes) = self.opened(process, node, how);
         file.is_linkable = !how.exclusive;
         Ok((file, attributes))

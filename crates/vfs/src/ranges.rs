@@ -39,6 +39,7 @@ impl Vfs {
             return Err(Errno::FBIG.into());
         }
         let mode = allocate_mode(flags).ok_or(Errno::OPNOTSUPP)?;
+        self.leaves_watched_file(process, file)?;
         may_wait()?; // [KV7]
         if mode != AllocateMode::Punch {
             self.leaves_reserve(who, file.inode(), offset, length)?;
@@ -88,6 +89,8 @@ impl Vfs {
         if to >= i64::MAX as u64 {
             return Err(Errno::FBIG.into());
         }
+        self.leaves_watched_file(process, source)?;
+        self.leaves_watched_file(process, target)?;
         may_wait()?; // [KV7]
         let length = length.min(COPY_BYTES_MAX).min(i64::MAX as u64 - to);
         self.leaves_reserve(who, target.inode(), to, length)?;

@@ -38,6 +38,9 @@ pub enum Why {
     Cached,
     /// The file would grow, and the caller wants that left to the kernel ([`crate::Vfs::leaves_growth`]).
     Grows,
+    /// Somebody is told by the kernel of what happens to the file or its directory, and the caller wants that left to the kernel
+    /// ([`crate::Process::leaves_watched`]).
+    Watched,
 }
 
 /// Why an operation was not done.

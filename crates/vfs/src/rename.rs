@@ -70,6 +70,8 @@ impl Vfs {
         if let Some(replaced) = replaced.as_ref().filter(|replaced| replaced.attributes.nlink < 2) {
             bounded(replaced.attributes.size, QUICK_FILE_BYTES)?; // [KV7]
         }
+        let directories = (from.walk.at.number(), to.walk.at.number());
+        self.leaves_watched_move(process, directories, (found.number(), replaced.as_ref().map(Node::number)))?;
         mutant::at(Point::Checked);
         // [KV3]
         let inodes = (found.number(), replaced.as_ref().map(Node::number));

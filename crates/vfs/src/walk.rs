@@ -72,6 +72,8 @@ impl Drop for Held<'_> {
 pub(crate) struct Node<'f> {
     pub(crate) held: Held<'f>,
     pub(crate) attributes: Attributes,
+    /// The directory in which it was found by its name.
+    pub(crate) parent: Option<InodeNumber>,
 }
 
 impl Node<'_> {
@@ -136,7 +138,7 @@ impl<'w> Walk<'w> {
             At::Open(file) => file.inode(),
         };
         let attributes = vfs.fs.attributes(start)?;
-        let at = Node { held: Held::new(&vfs.fs, &attributes)?, attributes };
+        let at = Node { held: Held::new(&vfs.fs, &attributes)?, attributes, parent: None };
         let walk = Self { vfs, process, at, path: Cow::Borrowed(path), component: 0, next: 0, links: 0, steps: 0 };
         if path.first() == Some(&b'/') { Err(walk.crossed(Why::Absolute)) } else { Ok(walk) }
     }
@@ -208,7 +210,7 @@ impl<'w> Walk<'w> {
             let attributes = self.vfs.fs.lookup(self.at.number(), name)?;
             self.must_not_be_mounted_on(attributes.inode)?;
             match Held::new(&self.vfs.fs, &attributes) {
-                Ok(held) => return Ok(Node { held, attributes }),
+                Ok(held) => return Ok(Node { held, attributes, parent: Some(self.at.number()) }),
                 Err(Error::Stale(_)) => {} // removed since, and perhaps replaced
                 Err(error) => return Err(error.into()),
             }
@@ -226,7 +228,7 @@ impl<'w> Walk<'w> {
                 Some((inode, mode)) => {
                     let (held, directory) = (Held::made(&self.vfs.fs, inode), &self.at.attributes);
                     let attributes = Attributes { inode, mode, uid: 0, gid: 0, nlink: 1, size: 0, generation: 0, ..directory.clone() };
-                    Ok(Some(Node { held, attributes }))
+                    Ok(Some(Node { held, attributes, parent: Some(directory.inode) }))
                 }
                 None => Err(error.into()),
             },
@@ -246,7 +248,7 @@ impl<'w> Walk<'w> {
             let attributes = self.vfs.fs.lookup(self.at.number(), b"..")?;
             self.must_not_be_mounted_on(attributes.inode)?;
             if let Ok(held) = Held::new(&self.vfs.fs, &attributes) {
-                self.at = Node { held, attributes };
+                self.at = Node { held, attributes, parent: None };
                 return Ok(());
             }
         }

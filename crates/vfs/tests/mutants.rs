@@ -297,6 +297,10 @@ impl tandemfs_vfs::Caches for Busy {
         true
     }
 
+    fn is_watched(&self, _: &[InodeNumber]) -> tandemfs_fs::Result<bool> {
+        Ok(false)
+    }
+
     fn name_gone(&self, _: InodeNumber, _: &[u8]) {}
 }
 
@@ -345,4 +349,103 @@ fn two_changes_are_refused_before_the_first() {
     assert_eq!(vfs.extended_attribute(&root(), Subject::Open(&opened), b"security.capability").expect("kept").len(), 20);
     assert_eq!(writes().ok(), Some(1));
     assert_eq!(no_wait(writes).0.ok(), Some(1), "one change");
+}
+
+/// One inode is watched.
+#[derive(Default)]
+struct Watched(std::sync::atomic::AtomicU64);
+
+impl tandemfs_vfs::Caches for Watched {
+    fn settle(&self, _: InodeNumber) -> tandemfs_fs::Result<()> {
+        Ok(())
+    }
+
+    fn change(self: std::sync::Arc<Self>, _: InodeNumber, _: std::ops::Range<u64>) -> tandemfs_fs::Result<Box<dyn tandemfs_vfs::Change>> {
+        Ok(Box::new(Nothing))
+    }
+
+    fn has_pages(&self, _: InodeNumber) -> bool {
+        false
+    }
+
+    fn is_watched(&self, inodes: &[InodeNumber]) -> tandemfs_fs::Result<bool> {
+        let watched = self.0.load(std::sync::atomic::Ordering::SeqCst);
+        Ok(inodes.iter().any(|inode| inode.get() == watched))
+    }
+
+    fn name_gone(&self, _: InodeNumber, _: &[u8]) {}
+}
+
+struct Nothing;
+
+impl tandemfs_vfs::Change for Nothing {
+    fn ends_at_once(&mut self) -> bool {
+        true
+    }
+}
+
+/// [KV8]: what watchers of a file or of its directory are told of is handed back unchanged, and nothing else.
+#[test]
+fn what_is_watched_is_handed_back() {
+    fn scene() -> std::result::Result<(), String> {
+        let watched = std::sync::Arc::new(Watched::default());
+        let vfs = empty().beside(std::sync::Arc::clone(&watched) as std::sync::Arc<dyn tandemfs_vfs::Caches>);
+        let process = Process { leaves_watched: true, umask: 0, ..root() };
+        directory(&vfs, &root(), b"d", 0o755);
+        directory(&vfs, &root(), b"e", 0o755);
+        let opened = file(&vfs, &process, b"d/f", 0o644);
+        let other = file(&vfs, &process, b"e/g", 0o644);
+        let parent = vfs.stat(&root(), Subject::followed(ROOT, b"d")).expect("there").inode;
+        let set_times = tandemfs_vfs::SetTimes::NOW;
+        let path = |path: &'static [u8]| Subject::followed(ROOT, path);
+        let of_file = |inode: InodeNumber| {
+            watched.0.store(inode.get(), std::sync::atomic::Ordering::SeqCst);
+            let calls: Vec<(&str, Result<()>)> = vec![
+                ("write", vfs.write_at(&process, &opened, 0, b"bytes", 0).map(drop)),
+                ("read", vfs.leaves_watched_file(&process, &opened)),
+                ("ftruncate", vfs.truncate(&process, Subject::Open(&opened), 1)),
+                ("truncate", vfs.truncate(&process, path(b"d/f"), 1)),
+                ("fallocate", vfs.allocate(&process, &opened, 0, 0, 1)),
+                ("open", vfs.open(&process, ROOT, b"d/f", libc::O_RDWR, 0).map(drop)),
+                ("open to truncate", vfs.open(&process, ROOT, b"d/f", libc::O_RDWR | libc::O_TRUNC, 0).map(drop)),
+                ("fchmod", vfs.change_mode(&process, Subject::Open(&opened), 0o600)),
+                ("chmod", vfs.change_mode(&process, path(b"d/f"), 0o600)),
+                ("chown", vfs.change_owner(&process, path(b"d/f"), Some(7), None)),
+                ("utimens", vfs.set_times(&process, path(b"d/f"), set_times)),
+                ("setxattr", vfs.set_extended_attribute(&process, path(b"d/f"), b"user.a", b"1", 0)),
+                ("unlink", vfs.unlink(&process, ROOT, b"d/f")),
+                ("rename", vfs.rename(&process, (ROOT, b"d/f"), (ROOT, b"e/h"), 0)),
+                ("replace", vfs.rename(&process, (ROOT, b"e/g"), (ROOT, b"d/f"), 0)),
+            ];
+            calls
+        };
+        let of_directory = || {
+            vec![
+                ("creat", vfs.open(&process, ROOT, b"d/new", libc::O_CREAT | libc::O_WRONLY, 0o644).map(drop)),
+                ("mkdir", vfs.make_directory(&process, ROOT, b"d/new", 0o755).map(drop)),
+                ("mknod", vfs.make_node(&process, ROOT, b"d/new", 0o644, 0).map(drop)),
+                ("symlink", vfs.make_link(&process, b"target", ROOT, b"d/new").map(drop)),
+                ("link", vfs.link(&process, (ROOT, b"e/g"), (ROOT, b"d/new"), 0)),
+            ]
+        };
+        let is_left = |result: &Result<()>| matches!(result, Err(Refused::Crossed(crossed)) if crossed.why == Why::Watched);
+        let calls = of_file(parent).into_iter().chain(of_directory());
+        for (call, result) in calls.collect::<Vec<_>>() {
+            holds(is_left(&result), &format!("{call} of a watched directory's file: {result:?}"))?;
+        }
+        for (call, result) in of_file(opened.inode()) {
+            holds(is_left(&result), &format!("{call} of a watched file: {result:?}"))?;
+        }
+        holds(is_left(&vfs.link(&process, (ROOT, b"d/f"), (ROOT, b"e/new"), 0)), "a watched file got a name")?;
+        let found = vfs.stat(&root(), path(b"d/f")).expect("there");
+        holds((found.size, found.mode & 0o7777, found.uid, found.nlink) == (0, 0o644, 0, 1), "something has changed")?;
+        // Its end is handed back once.
+        holds(is_left(&vfs.leaves_watched_end(&process, &opened)), "an end was not handed back")?;
+        holds(vfs.leaves_watched_end(&process, &opened).is_ok(), "an end was handed back twice")?;
+        // Who does not ask for it, and what is not watched.
+        vfs.write_at(&root(), &opened, 0, b"bytes", 0).expect("written");
+        vfs.write_at(&process, &other, 0, b"bytes", 0).expect("written");
+        holds(vfs.leaves_watched_end(&process, &other).is_ok(), "the end of what nobody watches was handed back")
+    }
+    is_caught(Mutant::WatchersUntold, scene);
 }

@@ -272,6 +272,24 @@ impl Mount {
         rustix::process::pidfd_send_signal(self.daemon.as_ref().expect("a daemon"), signal).expect("sent");
     }
 
+    /// Stops the daemon; returns when none of its threads runs any more.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        let daemon = std::os::fd::AsRawFd::as_raw_fd(self.daemon.as_ref().expect("a daemon"));
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{daemon}")).expect("read");
+        let id = info.lines().find_map(|line| line.strip_prefix("Pid:")).expect("a process").trim().to_owned();
+        let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(thread.expect("listed").path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('T'))
+        };
+        let are_stopped = || std::fs::read_dir(format!("/proc/{id}/task")).expect("listed").all(is_stopped);
+        let begun = std::time::Instant::now();
+        while !are_stopped() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it does not stop");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Whether the daemon ends in time.
     pub fn daemon_ends_within(&self, time: Duration) -> bool {
         self.daemon.as_ref().is_none_or(|daemon| ends_within(daemon, time))

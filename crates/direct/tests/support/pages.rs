@@ -32,5 +32,9 @@ impl Caches for Pages {
         self.0.load(SeqCst)
     }
 
+    fn is_watched(&self, _: &[InodeNumber]) -> tandemfs_fs::Result<bool> {
+        Ok(false)
+    }
+
     fn name_gone(&self, _: InodeNumber, _: &[u8]) {}
 }

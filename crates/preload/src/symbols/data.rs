@@ -168,9 +168,9 @@ unsafe fn by_offset(transfer: Transfer, descriptor: c_int, parts: *const libc::i
         // SAFETY: the caller's memory.
         let done = unsafe { if is_read { parts.read_from(&file, from, unless) } else { parts.write_to(&file, from, unless) } };
         match done {
-            Err(Error::Crossed(crossed)) if crossed.why == Why::Cached => {
+            Err(Error::Crossed(crossed)) if matches!(crossed.why, Why::Cached | Why::Watched) => {
                 files::cached(inside.door(), seen.inode);
-                Err(Way::Pages)
+                Err(if crossed.why == Why::Watched { Way::Watched } else { Way::Pages })
             }
             // Nothing was written: the mount waits for memory and for space that is about to come back.
             Err(Error::Errno(Errno::NOMEM)) => Err(Way::NoMemory),

@@ -147,6 +147,8 @@ interpose! {
             }
             libc::SYS_seccomp | libc::SYS_landlock_restrict_self => super::sandboxed(),
             libc::SYS_prctl if first as c_int == libc::PR_SET_SECCOMP => super::sandboxed(),
+            // SAFETY: the caller's path.
+            libc::SYS_inotify_add_watch => unsafe { super::watching((super::HERE, second as *const std::ffi::c_char)) },
             _ => before_call(number, [first, second, third, fifth], fourth),
         }
         next()

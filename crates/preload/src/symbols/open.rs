@@ -58,13 +58,20 @@ unsafe fn open_by_door(named: Named, flags: c_int, mode: libc::mode_t) -> Option
         unsafe { leave_to_kernel_because(why, Call::Open, named) };
         return None;
     }
+    if let Err(why) = descriptions::may_try(settings.calls_before == 0) {
+        // SAFETY: as above.
+        if unsafe { leave_to_kernel_because(why, Call::Open, named) } {
+            descriptions::passes();
+        }
+        return None;
+    }
     let kind = if changes { Kind::Changes } else { Kind::Looks };
     let must_be_new = flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL;
     let work = |door: &Arc<Door>, start: Start<'_>, path: &Path| -> std::result::Result<tandemfs_client::Result<c_int>, Way> {
         if !door.mount().sends_descriptors() {
             return Err(Way::NotServed);
         }
-        let moment = descriptions::may_open(settings.calls_before == 0)?;
+        let moment = descriptions::may_open()?;
         // Before a file is made.
         let number = match descriptions::reserve(flags)? {
             Ok(number) => number,
@@ -92,7 +99,9 @@ unsafe fn open_by_door(named: Named, flags: c_int, mode: libc::mode_t) -> Option
         {
             return Ok(Err(error));
         }
-        Ok(Ok(descriptions::add(number, (file, Arc::clone(door)), found.node, flags, moment)))
+        // SAFETY: the caller's path, which is none of a call that came here without one.
+        let place = (named.0, unsafe { CStr::from_ptr(named.1) });
+        Ok(Ok(descriptions::add(number, (file, Arc::clone(door)), (found.node, flags), place, moment)))
     };
     // SAFETY: the caller's path.
     let opened = unsafe { by_path_or_not(Call::Open, kind, named, work) }?;

@@ -118,6 +118,19 @@ fn request<const WHICH: usize>(arguments: &Arguments) {
     }
 }
 
+/// inotify_add_watch(2).
+fn watches(arguments: &Arguments) {
+    // SAFETY: the caller's path.
+    unsafe { super::watching((super::HERE, arguments[1] as *const c_char)) };
+}
+
+/// fanotify_mark(2).
+fn marks(arguments: &Arguments) {
+    these::<0b1000>(arguments);
+    // SAFETY: the caller's path.
+    unsafe { super::watching((arguments[3] as c_int, arguments[4] as *const c_char)) };
+}
+
 /// A limit for the size of files ends the use of the door ([CRD4] of the daemon).
 fn limit<const WHICH: usize>(arguments: &Arguments) {
     if arguments[WHICH] as u32 == libc::RLIMIT_FSIZE && arguments[WHICH + 1] != 0 {
@@ -276,7 +289,9 @@ before! {
     backtrace_symbols_fd: these::<0b100>;
     __backtrace_symbols_fd: these::<0b100>;
     move_mount: these::<0b101>;
-    fanotify_mark: these::<0b1000>;
+    // Who watches.
+    inotify_add_watch: watches;
+    fanotify_mark: marks;
     aio_read: request::<0>;
     aio_read64: request::<0>;
     aio_write: request::<0>;
