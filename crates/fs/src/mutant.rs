@@ -107,6 +107,12 @@ pub enum Mutant {
     PunchedStaysUnwritten,
     /// [OG4] of `data/open_pages.rs`: pages are closed with what was stored behind the end.
     ClosedBehindEnd,
+    /// [MG1] of `data/mapped_steps.rs`: what is not aligned is mapped as it lies.
+    StepsNotAligned,
+    /// [MG2] of `data/mapped_steps.rs`: what others left in pages behind the end of a file can be seen.
+    StepsShowOthers,
+    /// [MG3] of `data/mapped_steps.rs`: a mapping that found no room keeps what it took.
+    StepExtentsKept,
     /// [KP1] of `data/kept_place.rs`: write-back moves blocks of aligned extents like others.
     PlacesLost,
     /// [KP2] of `data/kept_place.rs`: logs are dropped before their bytes are durable at home.
