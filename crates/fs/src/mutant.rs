@@ -121,6 +121,10 @@ pub enum Mutant {
     KeptChecksumsOld,
     /// [KP2] of `data/kept_place.rs`: logs are copied home before a record says of which bytes the checksums are.
     CopiedUnmarked,
+    /// [KP2] of `data/kept_place.rs`: checksums are made of pages that were not verified.
+    CopiedUnverified,
+    /// [BL7] of `index/block.rs`: checksums of pages with logs over them stay when these logs change.
+    OverlaidByOthers,
     /// [KP3] of `data/kept_place.rs`: pages that are verified with their logs are verified without.
     OverlaidReadBare,
     /// [KP5] of `data/kept_place.rs`: a mount leaves copies that a crash interrupted.
