@@ -94,7 +94,7 @@ fn appends_and_files_that_come_and_go() {
     let of_blocks = directories(Home::Block, "block");
     let append = |files: &[(InodeNumber, InodeNumber)], thread: usize, count: u64| {
         let file = files[thread].1;
-        if count % APPENDS == 0 {
+        if count.is_multiple_of(APPENDS) {
             fs.set_attributes(file, &SetAttributes { size: Some(0), ..SetAttributes::default() }).expect("emptied");
         }
         fs.append(file, &PAGE, WriteOptions::default()).expect("appended");
