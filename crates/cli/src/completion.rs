@@ -35,7 +35,7 @@ const FLAGS: [&str; 26] = [
     "_netdev",
 ];
 /// Options with a value that is not one of a few.
-const VALUES: [&str; 13] = [
+const VALUES: [&str; 14] = [
     "threshold",
     "write_back_limit",
     "read_ahead",
@@ -46,6 +46,7 @@ const VALUES: [&str; 13] = [
     "log",
     "reserved",
     "home_limit",
+    "large_extents",
     "direct",
     "direct_spin",
     "direct_clients",
@@ -147,6 +148,7 @@ mod tests {
         for word in &words {
             let value = match word.as_str() {
                 "threshold=" | "read_ahead=" => "64K",
+                "large_extents=" => "1G",
                 "write_back_limit=" | "reserved=" | "home_limit=" => "20%",
                 "in_place=" => "512",
                 "modified_ratio=" => "1/4",

@@ -43,6 +43,10 @@ Options (-o):
   home_limit=SIZE|N%
                   most of the memory zone that files may take whose home it is
                   (default 100%: what metadata and small writes leave)
+  large_extents=SIZE
+                  keep ranges of this size of the memory zone whole as long as
+                  other space serves, for files that take all of one at once
+                  (4M to 1G; default 0: none)
   promote=on|off|always
                   copies of what is read often in spare space of the memory
                   zone (default off); always: of whatever is read
@@ -234,6 +238,7 @@ impl Options {
             }
             Some(("discard", value)) => self.file_system.discard = value_of("discard", &DISCARDS, value)?,
             Some(("home_limit", value)) => self.file_system.home_limit = home_limit(value)?,
+            Some(("large_extents", value)) => self.file_system.large_extent_bytes = large_extents(value)?,
             Some(("domain", value)) => self.domain = Some(value.parse().map_err(|error| format!("domain: {error}"))?),
             Some(("timing", value)) => self.timing = value_of("timing", &TIMING, value)?,
             Some(("threads", value)) => {
@@ -367,6 +372,12 @@ fn is_of_kernel(word: &str) -> bool {
     matches!(name, "user_id" | "group_id" | "max_read" | "blksize" | "rootmode" | "fd")
 }
 
+fn large_extents(value: &str) -> Result<u64, String> {
+    let bytes = option_size("large_extents", value)?;
+    let fits = bytes == 0 || bytes.is_power_of_two() && (4 << 20..=1 << 30).contains(&bytes);
+    if fits { Ok(bytes) } else { Err(format!("large_extents={value}: a power of two from 4M to 1G is needed, or 0")) }
+}
+
 fn option_size(name: &str, value: &str) -> Result<u64, String> {
     size::parse(value).map_err(|error| format!("{name}: {error}"))
 }
@@ -421,7 +432,7 @@ mod tests {
             [
                 "strict,threshold=128K,memory=1G,domain=adr",
                 "write_back=coldest,write_back_limit=20%,promote=on,read_ahead=256K,engine=firmware,in_place=128,modified_ratio=1/4",
-                "home_limit=25%",
+                "home_limit=25%,large_extents=1G",
                 "discard=batched,timing=on,threads=3,log=/tmp/l,allow_other,allow_root,ro,nodev,nosuid,noexec,noxattr,sync,reserved=5%,nouuid",
             ],
             true,
@@ -440,6 +451,7 @@ mod tests {
             modified_lines: 16,
             discard: Discard::Batched,
             home_limit: HomeLimit::Percent(25),
+            large_extent_bytes: 1 << 30,
         };
         let settings = MountSettings {
             mode: Mode::Strict,
@@ -565,6 +577,8 @@ mod tests {
             ("in_place=5K", "4K"),
             ("home_limit=101%", "100%"),
             ("home_limit=few", "'few'"),
+            ("large_extents=2M", "4M"),
+            ("large_extents=12M", "power of two"),
             ("modified_ratio=3/2", "1/8"),
             ("modified_ratio=1/0", "1/8"),
             ("modified_ratio=few", "1/8"),

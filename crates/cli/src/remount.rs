@@ -13,7 +13,7 @@ use crate::mount_options::{DISCARDS, ENGINES, Options, PROMOTE, WRITE_BACK, grou
 use crate::size;
 
 /// The options with a value that hold as long as the mount.
-const LASTING: [&str; 18] = [
+const LASTING: [&str; 19] = [
     "threshold",
     "write_back",
     "write_back_limit",
@@ -22,6 +22,7 @@ const LASTING: [&str; 18] = [
     "in_place",
     "modified_ratio",
     "home_limit",
+    "large_extents",
     "engine",
     "discard",
     "memory",
@@ -73,6 +74,7 @@ pub fn lasting(options: &Options, fs: &FileSystem) -> Vec<(&'static str, String)
         ("in_place", size::word(file_system.in_place_bytes.into())),
         ("modified_ratio", format!("{}/{PAGE_LINES}", file_system.modified_lines)),
         ("home_limit", home_limit_word(file_system.home_limit)),
+        ("large_extents", size::word(file_system.large_extent_bytes)),
         ("engine", name_of(&ENGINES, file_system.engine)),
         ("discard", name_of(&DISCARDS, file_system.discard)),
         ("memory", size::word(file_system.memory_bytes)),
@@ -149,7 +151,9 @@ fn is_same(name: &str, one: &str, other: &str) -> bool {
     match name {
         // A mount has no more than the machine has, whatever fstab says.
         "memory" => size::parse(one).is_ok_and(|one| size::parse(other) == Ok(one.min(machine_bytes()))),
-        "threshold" | "read_ahead" | "in_place" if one != "auto" => size::parse(one).is_ok_and(|one| size::parse(other) == Ok(one)),
+        "threshold" | "read_ahead" | "in_place" | "large_extents" if one != "auto" => {
+            size::parse(one).is_ok_and(|one| size::parse(other) == Ok(one))
+        }
         "write_back_limit" | "reserved" => share(one).is_some() && share(one) == share(other),
         "home_limit" => home_limit(one).is_ok_and(|one| home_limit(other) == Ok(one)),
         "modified_ratio" => modified_lines(one) == modified_lines(other),

@@ -304,6 +304,7 @@ impl State {
 #[derive(Debug, Clone)]
 pub struct MemoryDevice {
     description: DeviceDescription,
+    mapping_unit: u64,
     state: Arc<Mutex<State>>,
 }
 
@@ -332,7 +333,7 @@ impl MemoryDevice {
             request_bytes: REQUEST_BYTES,
         };
         let image = Image { base, pages: Pages::default() };
-        Self { description, state: State::over(image) }
+        Self { description, mapping_unit: PAGE as u64, state: State::over(image) }
     }
 
     /// A drive of zeros with firmware: overlapping windows, tagged stores, COMMIT and RECOVER.
@@ -346,13 +347,20 @@ impl MemoryDevice {
         self
     }
 
+    /// The same device, whose memory is mapped in steps of so many bytes alone, as that of a devdax.
+    pub fn mapped_in_steps_of(mut self, bytes: u64) -> Self {
+        self.mapping_unit = bytes;
+        self
+    }
+
     /// An independent device with the current contents. It records nothing.
     pub fn fork(&self) -> Self {
         let (image, tagged) = {
             let state = self.state();
             (state.image.clone(), state.tagged.clone())
         };
-        Self { description: self.description.clone(), state: Arc::new(Mutex::new(State { image, tagged, events: None })) }
+        let state = Arc::new(Mutex::new(State { image, tagged, events: None }));
+        Self { description: self.description.clone(), mapping_unit: self.mapping_unit, state }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -484,11 +492,17 @@ impl Device for MemoryDevice {
     }
 
     fn mapping_unit(&self) -> Option<u64> {
-        (!self.description.overlapping).then_some(PAGE as u64)
+        (!self.description.overlapping).then_some(self.mapping_unit)
     }
 
     /// The accesses go by calls, so they are recorded like those of the file system.
     fn map(&self, ranges: &[MemoryRange], writable: bool) -> Result<Box<dyn MappedMemory>, DeviceError> {
+        let is_whole =
+            |range: &MemoryRange| range.offset.is_multiple_of(self.mapping_unit) && range.length.is_multiple_of(self.mapping_unit);
+        if !ranges.iter().all(is_whole) {
+            let reason = format!("{ranges:?} are not whole units of {} B", self.mapping_unit);
+            return Err(DeviceError::Map { device: self.description.name.clone(), reason });
+        }
         Ok(Box::new(RecordedMap { device: self.clone(), ranges: ranges.to_vec(), writable }))
     }
 

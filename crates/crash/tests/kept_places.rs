@@ -5,16 +5,20 @@
 
 mod support;
 
+use std::sync::Arc;
+
 use support::bugs::{alone, is_caught, run};
-use tandemfs_crash::{MemoryDevice, Random, Setting, check_device, content, each_state, fill, mount};
+use tandemfs_crash::{Access, FaultDevice, MemoryDevice, Random, Setting, check_device, content, each_state, fill, mount, mount_device};
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
+use tandemfs_format::mapping::LEAF_ENTRIES_MAX;
 use tandemfs_fs::mutant::Mutant;
 use tandemfs_fs::{AllocateMode, FileSystem, MountOptions, NewInode, WriteOptions};
 
 const STATES: u64 = 4;
 const UNIT: usize = 2 << 20;
+const ENTRIES: usize = LEAF_ENTRIES_MAX;
 
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
@@ -159,7 +163,11 @@ fn damage_is_seen(domain: PersistenceDomain, block_bytes: u32) -> Result<(), Str
             }
             let fs = mount(&device, &setting.mount)?;
             write(&fs, file, 200, &[7; 30])?; // other logs than those that were being copied
-            if is_seen(&fs) { Ok(()) } else { Err("it is not seen after an overwrite".into()) }
+            if !is_seen(&fs) {
+                return Err("it is not seen after an overwrite".into());
+            }
+            let _may_fail = fs.write_back_all();
+            if is_seen(&fs) { Ok(()) } else { Err("write-back in place has made a checksum for it".into()) }
         };
         cuts += 1;
         if failure.is_none() {
@@ -207,6 +215,60 @@ fn many(block_bytes: u32, overwrites: u64) -> Result<(), String> {
     check_device(&device, false)?;
     let fs = mount(&device, &setting.mount)?;
     if content(&fs, file).map_err(text)? == bytes { Ok(()) } else { Err("it has other bytes after an unmount".into()) }
+}
+
+/// One store of a write-back in place fails, which an overwrite has asked for that finds no entry. Whatever is over the pages then, and what a
+/// later overwrite puts in place of one of the logs, reads as it was written.
+fn failed_copies(block_bytes: u32) -> Result<(), String> {
+    let setting = Setting::small(PersistenceDomain::Adr, block_bytes).with_memory_homes();
+    let device = setting.format();
+    let fs = mount(&device, &setting.mount)?;
+    let (file, mut bytes) = aligned(&fs, UNIT)?;
+    let place = |index: usize| index * (block_bytes as usize / ENTRIES) + 7;
+    for index in 0..ENTRIES {
+        bytes[place(index)..place(index) + 64].fill(index as u8);
+        write(&fs, file, place(index), &[index as u8; 64])?;
+    }
+    fs.checkpoint().map_err(text)?;
+    drop(fs);
+    let one_more = place(0) + 80;
+    let stores = |what: &dyn Fn(&FileSystem) -> Result<(), String>| -> Result<u64, String> {
+        let counted = Arc::new(FaultDevice::counting(device.fork()));
+        what(&mount_device(counted.clone(), &setting.mount).map_err(text)?)?;
+        Ok(counted.count(Access::Store))
+    };
+    let (first, end) = (stores(&|_| Ok(()))?, stores(&|fs| write(fs, file, one_more, &[0x77; 64]))?);
+    bytes[place(1)..place(1) + 64].fill(0x55);
+    let mut with = bytes.clone();
+    with[one_more..one_more + 64].fill(0x77);
+    let mut opened = 0;
+    for store in first..end {
+        let device = device.fork();
+        let fs = mount_device(Arc::new(FaultDevice::new(device.clone(), Access::Store, store, false)), &setting.mount).map_err(text)?;
+        if write(&fs, file, one_more, &[0x77; 64]).is_ok() || write(&fs, file, place(1), &[0x55; 64]).is_err() {
+            continue; // or a record could not be stored, and the file system has stopped
+        }
+        let told = |what: String| format!("store {store} of {first} to {end}: {what}");
+        opened += check_device(&device, true).map_err(told)?.open_pages;
+        let found = content(&fs, file).map_err(|error| told(text(error)))?;
+        if found != bytes && found != with {
+            return Err(told("it has other bytes".into()));
+        }
+        fs.write_back_all().map_err(|error| told(text(error)))?;
+        fs.unmount().map_err(|error| told(text(error)))?;
+        let counts = check_device(&device, false).map_err(told)?;
+        if counts.open_pages > 0 {
+            return Err(told(format!("{} pages stay open", counts.open_pages)));
+        }
+        if content(&mount(&device, &setting.mount)?, file).map_err(text)? != found {
+            return Err(told("it has other bytes later".into()));
+        }
+    }
+    if opened > 0 { Ok(()) } else { Err(format!("none of the stores {first} to {end} left pages with checksums of other logs")) }
+}
+
+fn failed_copies_of_blocks() -> Result<(), String> {
+    failed_copies(16 << 10)
 }
 
 fn cuts_of_blocks() -> Result<(), String> {
@@ -285,6 +347,24 @@ fn kp2_kept_checksums_old() {
 #[test]
 fn kp2_copied_unmarked() {
     is_caught(Mutant::CopiedUnmarked, &[cuts_of_blocks, cuts_of_pages]);
+}
+
+#[test]
+fn a_copy_that_fails_loses_nothing() {
+    let _alone = alone();
+    for block_bytes in [4096, 16 << 10, 64 << 10] {
+        run(Mutant::None, || failed_copies(block_bytes)).unwrap_or_else(|what| panic!("blocks of {block_bytes}: {what}"));
+    }
+}
+
+#[test]
+fn kp2_copied_unverified() {
+    is_caught(Mutant::CopiedUnverified, &[damage_of_blocks, damage_of_pages]);
+}
+
+#[test]
+fn bl7_overlaid_by_others() {
+    is_caught(Mutant::OverlaidByOthers, &[failed_copies_of_blocks]);
 }
 
 #[test]

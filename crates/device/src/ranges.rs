@@ -111,15 +111,16 @@ impl MappedRanges {
         let length = verified(&options, ranges)?;
         copy::install().map_err(|error| refused(error.to_string()))?;
         let pieces = joined(options.zone.0, ranges);
-        let phase = best_phase(&pieces);
+        let huge = HUGE_BYTES.max(options.unit); // a device of larger steps is mapped at multiples of these
+        let phase = best_phase(&pieces, huge);
         // One huge page more, so that any phase fits.
-        let bytes = usize::try_from(length + HUGE_BYTES).map_err(|_| refused(format!("{length} B are more than this process can map")))?;
+        let bytes = usize::try_from(length + huge).map_err(|_| refused(format!("{length} B are more than this process can map")))?;
         // SAFETY: the kernel chooses addresses that nothing uses; nothing can be accessed there yet ([MM1]).
         let reserved = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE) };
         let reserved = reserved.ok().and_then(|start| NonNull::new(start.cast::<u8>()));
         let reserved = reserved.ok_or_else(|| refused(format!("there are no {length} B of addresses free in this process")))?;
         let address = reserved.as_ptr() as u64;
-        let skip = (phase + HUGE_BYTES - address % HUGE_BYTES) % HUGE_BYTES; // [MM3]
+        let skip = (phase + huge - address % huge) % huge; // [MM3]
         // SAFETY: less than a huge page, which was reserved in addition.
         let start = unsafe { reserved.add(skip as usize) };
         let name = options.name.to_owned();
@@ -265,13 +266,13 @@ fn joined(zone: u64, ranges: &[MemoryRange]) -> Vec<MemoryRange> {
     pieces
 }
 
-/// The address of the first byte modulo 2 MiB for which most bytes in pieces of 2 MiB can be mapped by huge pages ([MM3]).
-fn best_phase(pieces: &[MemoryRange]) -> u64 {
+/// The address of the first byte modulo `huge` bytes for which most bytes in pieces of that size can be mapped by huge pages ([MM3]).
+fn best_phase(pieces: &[MemoryRange], huge: u64) -> u64 {
     let (mut at, mut phases) = (0, std::collections::HashMap::<u64, u64>::new());
     for piece in pieces {
         // The whole huge pages of the file in this piece.
-        let (first, end) = (piece.offset.next_multiple_of(HUGE_BYTES), (piece.offset + piece.length) / HUGE_BYTES * HUGE_BYTES);
-        let phase = (piece.offset % HUGE_BYTES + HUGE_BYTES - at % HUGE_BYTES) % HUGE_BYTES;
+        let (first, end) = (piece.offset.next_multiple_of(huge), (piece.offset + piece.length) / huge * huge);
+        let phase = (piece.offset % huge + huge - at % huge) % huge;
         *phases.entry(phase).or_default() += end.saturating_sub(first);
         at += piece.length;
     }
@@ -353,11 +354,11 @@ mod tests {
     #[test]
     fn most_bytes_lie_where_huge_pages_can() {
         let huge = |unit: u64, units: u64| MemoryRange { offset: unit * HUGE_BYTES, length: units * HUGE_BYTES };
-        assert_eq!(best_phase(&[huge(3, 2)]), 0);
-        assert_eq!(best_phase(&[range(7, 1), huge(3, 2)]), HUGE_BYTES - PAGE);
-        assert_eq!(best_phase(&[huge(1, 1), range(7, 1), huge(3, 2)]), HUGE_BYTES - PAGE);
-        assert_eq!(best_phase(&[range(7, 1)]), 7 * PAGE);
-        assert_eq!(best_phase(&[MemoryRange { offset: HUGE_BYTES - PAGE, length: HUGE_BYTES + PAGE }]), HUGE_BYTES - PAGE);
+        assert_eq!(best_phase(&[huge(3, 2)], HUGE_BYTES), 0);
+        assert_eq!(best_phase(&[range(7, 1), huge(3, 2)], HUGE_BYTES), HUGE_BYTES - PAGE);
+        assert_eq!(best_phase(&[huge(1, 1), range(7, 1), huge(3, 2)], HUGE_BYTES), HUGE_BYTES - PAGE);
+        assert_eq!(best_phase(&[range(7, 1)], HUGE_BYTES), 7 * PAGE);
+        assert_eq!(best_phase(&[MemoryRange { offset: HUGE_BYTES - PAGE, length: HUGE_BYTES + PAGE }], HUGE_BYTES), HUGE_BYTES - PAGE);
         let file = tempfile::tempfile().expect("a temporary file");
         file.set_len(ZONE).expect("sized");
         let map = MappedRanges::new(&file, RangeOptions { zone: (0, ZONE), ..options(true) }, &[range(7, 1), huge(3, 2)]).expect("mapped");

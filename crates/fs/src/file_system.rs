@@ -155,6 +155,12 @@ impl FileSystem {
         (self.volume.memory.free_unit_bytes(), self.volume.sectors.aligned_free_bytes())
     }
 
+    /// Free bytes of the memory zone in whole ranges of so many bytes (a multiple of 2 MiB) at multiples of them: what can become large extents
+    /// ([`MountOptions::large_extent_bytes`](crate::MountOptions::large_extent_bytes)), also on a mount that keeps none.
+    pub fn free_bytes_in_ranges_of(&self, bytes: u64) -> u64 {
+        self.volume.memory.free_bytes_in_ranges_of(bytes)
+    }
+
     /// What the mount knows about damaged metadata, and what is held back because of it.
     pub fn damage(&self) -> DamageReport {
         self.volume.held_back.report()

@@ -142,6 +142,10 @@ impl FileSystem {
         if !(1..=90).contains(&options.write_back_percent) {
             return Err(Error::InvalidArgument("the limit of write-back is a share from 1 to 90 percent"));
         }
+        let large = options.large_extent_bytes;
+        if large != 0 && !(large.is_power_of_two() && (2 * UNIT_BYTES..=512 * UNIT_BYTES).contains(&large)) {
+            return Err(Error::InvalidArgument("large extents have a power of two from 4 MiB to 1 GiB"));
+        }
         let mut splitting = Splitting::new(options.threshold, geometry.block_bytes(), options.write_back_percent)?;
         let pools = parallelism();
         let read_ahead = ReadAhead::new(options.memory_bytes, options.read_ahead_bytes);
@@ -163,6 +167,9 @@ impl FileSystem {
             errors,
         };
         let mut memory = MemoryAllocator::new(&geometry, pools, SparePages::new(options.memory_bytes, options.write_back_percent));
+        if large != 0 {
+            memory.keep_large_extents(&geometry, pools, large);
+        }
         memory.limit_extents(options.home_limit.of(geometry.memory_units() * UNIT_BYTES));
         let volume = Volume {
             line_store,

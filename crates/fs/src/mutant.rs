@@ -107,6 +107,12 @@ pub enum Mutant {
     PunchedStaysUnwritten,
     /// [OG4] of `data/open_pages.rs`: pages are closed with what was stored behind the end.
     ClosedBehindEnd,
+    /// [MG1] of `data/mapped_steps.rs`: what is not aligned is mapped as it lies.
+    StepsNotAligned,
+    /// [MG2] of `data/mapped_steps.rs`: what others left in pages behind the end of a file can be seen.
+    StepsShowOthers,
+    /// [MG3] of `data/mapped_steps.rs`: a mapping that found no room keeps what it took.
+    StepExtentsKept,
     /// [KP1] of `data/kept_place.rs`: write-back moves blocks of aligned extents like others.
     PlacesLost,
     /// [KP2] of `data/kept_place.rs`: logs are dropped before their bytes are durable at home.
@@ -115,6 +121,10 @@ pub enum Mutant {
     KeptChecksumsOld,
     /// [KP2] of `data/kept_place.rs`: logs are copied home before a record says of which bytes the checksums are.
     CopiedUnmarked,
+    /// [KP2] of `data/kept_place.rs`: checksums are made of pages that were not verified.
+    CopiedUnverified,
+    /// [BL7] of `index/block.rs`: checksums of pages with logs over them stay when these logs change.
+    OverlaidByOthers,
     /// [KP3] of `data/kept_place.rs`: pages that are verified with their logs are verified without.
     OverlaidReadBare,
     /// [KP5] of `data/kept_place.rs`: a mount leaves copies that a crash interrupted.

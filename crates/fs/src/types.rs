@@ -32,6 +32,9 @@ pub struct MountOptions {
     pub discard: Discard,
     /// How much of the memory zone files may take whose home it is.
     pub home_limit: HomeLimit,
+    /// Aligned ranges of this many bytes of the memory zone are kept whole as long as other space serves, and files get them where all of
+    /// such a range is asked for at once: a power of two from 4 MiB to 1 GiB; 0 for none.
+    pub large_extent_bytes: u64,
 }
 
 impl MountOptions {
@@ -49,6 +52,7 @@ impl MountOptions {
         engine: Engine::Auto,
         discard: Discard::None,
         home_limit: HomeLimit::Percent(100),
+        large_extent_bytes: 0,
     };
 }
 

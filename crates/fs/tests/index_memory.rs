@@ -69,3 +69,33 @@ fn a_mapped_block_costs_at_most_32_bytes_and_a_log_24() {
     let fs = mount(&device, 2 << 20);
     assert!(filled(&fs, look) <= f64::from(2 << 20), "the index is evicted where memory is short");
 }
+
+/// Beside its line in the metadata cache, which can be evicted (WineFS §5.7: less than 64 B an entry).
+#[test]
+fn a_directory_entry_costs_at_most_24_bytes_of_its_index() {
+    const NAMES: u64 = 100_000;
+    const OTHERS: u64 = 40_000;
+    let device = MemoryDevice::new(256 << 20, 16 << 20, PersistenceDomain::Gpf);
+    make_file_system(&Drive::new(Arc::new(device.clone())), &FormatOptions::default()).expect("mkfs");
+    let fs = mount(&device, 256 << 20);
+    let new = |kind| NewInode { mode: kind | 0o755, uid: 0, gid: 0, rdev: 0, target: b"" };
+    let directory = |name: &[u8], names: u64| {
+        let directory = fs.create(InodeNumber::ROOT, name, &new(file_type::DIRECTORY)).expect("made").inode;
+        for number in 0..names {
+            fs.create(directory, format!("name-{number}").as_bytes(), &new(file_type::REGULAR)).expect("made");
+        }
+        directory
+    };
+    let (large, other) = (directory(b"large", NAMES), directory(b"other", OTHERS));
+    fs.unmount().expect("unmounts");
+    // A cache of the least size is full of the other directory before, so that only the index comes on top.
+    let fs = mount(&device, 0);
+    for number in 0..OTHERS {
+        fs.lookup(other, format!("name-{number}").as_bytes()).expect("there");
+    }
+    let before = fs.memory_bytes();
+    fs.lookup(large, b"name-77").expect("there");
+    let each = fs.memory_bytes().saturating_sub(before) as f64 / NAMES as f64;
+    println!("{each:.2} B for each of {NAMES} names");
+    assert!((5.0..=24.0).contains(&each), "{each} B");
+}

@@ -409,18 +409,19 @@ fn is_seen(mapping: &FileMapping<'_>, offset: usize, content: &[u8], what: &str)
 /// Truncation, growth, punching, zeroing, allocation, writes and appends, in random order, of files that are mapped in parts.
 #[test]
 fn changes_of_mapped_files_are_those_of_others() {
-    for (block_bytes, zone, kind) in [
-        (4 << 10, 16 * MIB, ChecksumKind::Crc32c),
-        (16 << 10, 0, ChecksumKind::Crc32c),
-        (16 << 10, 0, ChecksumKind::None),
-        (64 << 10, 16 * MIB, ChecksumKind::Crc32c),
+    for (block_bytes, zone, kind, mapping_unit) in [
+        (4 << 10, 16 * MIB, ChecksumKind::Crc32c, PAGE),
+        (16 << 10, 0, ChecksumKind::Crc32c, PAGE),
+        (16 << 10, 0, ChecksumKind::None, PAGE),
+        (64 << 10, 16 * MIB, ChecksumKind::Crc32c, PAGE),
+        (1 << 20, 0, ChecksumKind::Crc32c, 2 * MIB),
     ] {
-        let device = device(zone, block_bytes, kind);
+        let device = Arc::new(device(zone, block_bytes, kind).fork().mapped_in_steps_of(mapping_unit));
         let fs = mounted(&device);
         let file = create(&fs, b"file");
         let block = block_bytes as usize;
         let mut random = Random::new(u64::from(block_bytes));
-        for round in 0..6 {
+        for round in 0..if mapping_unit == PAGE { 6 } else { 2 } {
             let mut content = fill(round, 6 * block + 1234);
             fs.set_attributes(file, &size(0)).expect("emptied");
             write(&fs, file, 0, &content);

@@ -10,7 +10,7 @@ use crate::kill_loop;
 use crate::plan::Profile;
 use crate::promises::{Mode, Writer};
 use crate::write::Options;
-use crate::{drive_cache, patterns, verify, write};
+use crate::{drive_cache, mapped, patterns, verify, write};
 
 /// Writes through a mount, logs acknowledged operations, and later verifies that they were kept. Exit 1: they were not, or
 /// another failure; one sentence says what.
@@ -57,6 +57,14 @@ enum Command {
     Compare { file: PathBuf, bytes: u64 },
     /// 4 KiB overwrites, each with fsync: medians in microseconds, "write fsync p99-of-both"
     Fsync { file: PathBuf, count: usize },
+    /// Map a fragmented file of a device that is not mounted, and store to each page: extents and page faults, as JSON
+    Map {
+        device: String,
+        bytes: u64,
+        /// Map the file that an earlier run has left, and compare it
+        #[arg(long)]
+        again: bool,
+    },
     /// Mount, write, kill the daemon, verify, again and again
     KillLoop(kill_loop::Arguments),
     /// From a log of dm-log-writes, make a drive that lost part of its cache
@@ -83,6 +91,10 @@ pub fn run(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Exit
         Command::Fsync { file, count } => patterns::time_fsync(&file, count).map(|times| {
             println!("{}", times.map(|time| format!("{:.1}", time.as_secs_f64() * 1e6)).join(" "));
         }),
+        Command::Map { device, bytes, again } => {
+            let found = if again { mapped::map_again(&device, bytes) } else { mapped::map(&device, bytes) };
+            found.map(|found| println!("{found}"))
+        }
         Command::KillLoop(arguments) => {
             let writer = std::env::current_exe().map(|program| vec![program.into()]).map_err(|error| error.to_string());
             writer.and_then(|writer| kill_loop::run(&arguments, &writer, &mut |line| println!("{line}"))).map(|summary| {

@@ -233,6 +233,26 @@ step_flushes() {
   check
 }
 
+# ---- files mapped by the library ---------------------------------------------------------------------------------------------------
+
+step_map() { # step_map BYTES
+  find_pair
+  device=memory=$memory_half
+  show "$TANDEMFS" mkfs "$device"
+  cat /sys/bus/dax/devices/"${memory_half##*/}"/align >"$STATE/device-align"
+  show "$WITNESS" map "$device" "$1" >"$STATE/map.out"
+  grep '^{' "$STATE/map.out" >"$STATE/map.json" || fail "$(cat "$STATE/map.out")"
+  check
+}
+
+step_map_again() { # step_map_again BYTES
+  find_pair
+  device=memory=$memory_half
+  show "$WITNESS" map "$device" "$1" --again >"$STATE/again.out"
+  grep '^{' "$STATE/again.out" >"$STATE/again.json" || fail "$(cat "$STATE/again.out")"
+  check
+}
+
 # ---- bytes of file systems that the measuring machine's kernel may lack ------------------------------------------------------------
 # Emulation spoils times, not bytes. What crossed is what the kernel counts of the device; through DAX a program stores file data past the
 # block layer, so there what it wrote (`user_written_bytes`) comes on top. A line of JSON a load in $STATE/bytes.jsonl.

@@ -41,6 +41,11 @@ impl AlignedPools {
         self.pools.len()
     }
 
+    /// Units of each pool but the last, which may have fewer.
+    pub(super) fn pool_units(&self) -> usize {
+        self.pool_units
+    }
+
     /// The pool of a page.
     pub(super) fn pool_of(&self, page: u64) -> usize {
         (page / UNIT_PAGES) as usize / self.pool_units

@@ -17,11 +17,12 @@ use std::cell::Cell;
 use std::ops::RangeInclusive;
 
 use tandemfs_format::geometry::Geometry;
-use tandemfs_format::{LineAddress, PAGE_BYTES, PAGE_LINES, UNIT_LINES};
+use tandemfs_format::{LineAddress, PAGE_BYTES, PAGE_LINES, UNIT_BYTES, UNIT_LINES};
 
 use super::Need;
 use super::aligned_pools::AlignedPools;
 use super::aligned_space::AlignedSpace;
+use super::large_units::LargeUnits;
 use super::memory::MemoryAllocator;
 use super::unit_pages::{UNIT_PAGES, UNIT_WORDS, UnitPages};
 use super::units::UnitOwner;
@@ -29,6 +30,7 @@ use crate::error::{Error, Result};
 use crate::inject::{Take, fails};
 use crate::mutant::{Mutant, on};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use crate::sync::current_cpu;
 
 /// Blocks that the transient room holds at least, and its pages (4 MiB), as in the block zone.
 const ROOM_BLOCKS: u64 = 8;
@@ -52,9 +54,14 @@ pub(super) struct Extents {
 
 impl Extents {
     pub(super) fn new(geometry: &Geometry, pools: usize) -> Self {
+        Self::in_groups(geometry, pools, 1)
+    }
+
+    /// Pools of whole groups of so many units.
+    fn in_groups(geometry: &Geometry, pools: usize, units: usize) -> Self {
         let wanted = (ROOM_BLOCKS * geometry.block_sectors_each()).max(ROOM_PAGES);
         Self {
-            pools: AlignedPools::new(geometry.memory_units() as usize, pools, 1, geometry.block_sectors_each() as u32),
+            pools: AlignedPools::new(geometry.memory_units() as usize, pools, units, geometry.block_sectors_each() as u32),
             free_pages: AtomicU64::new(0),
             used_pages: AtomicU64::new(0),
             room_pages: wanted.min(geometry.memory_units() * UNIT_PAGES / 16),
@@ -87,6 +94,55 @@ impl Extents {
 }
 
 impl MemoryAllocator {
+    /// Makes a class of large extents of so many bytes, a power of two of units ([LX1] of `large_units.rs`). Nothing is loaded yet.
+    pub(crate) fn keep_large_extents(&mut self, geometry: &Geometry, pools: usize, bytes: u64) {
+        let units = bytes / UNIT_BYTES;
+        self.extents = Extents::in_groups(geometry, pools, units as usize);
+        let large = LargeUnits::new(self.total_units, self.extents.pools.pool_units() as u64, units);
+        (0..self.total_units).filter(|unit| geometry.is_fixed(*unit)).for_each(|unit| large.note(unit, false));
+        self.map.large = Some(large);
+    }
+
+    /// Pages of a large extent. `None` without that class.
+    pub(crate) fn large_extent_pages(&self) -> Option<u64> {
+        self.map.large.as_ref().map(|large| large.group_units() * UNIT_PAGES)
+    }
+
+    /// Free bytes in whole ranges of so many bytes (a multiple of a unit) at multiples of them.
+    pub(crate) fn free_bytes_in_ranges_of(&self, bytes: u64) -> u64 {
+        let units = bytes / UNIT_BYTES;
+        let is_free = |range: &u64| (range * units..(range + 1) * units).all(|unit| self.map.owner(unit) == UnitOwner::Free);
+        (0..self.total_units / units).filter(is_free).count() as u64 * bytes
+    }
+
+    /// Takes a large extent for growth: its first page ([LX3] of `large_units.rs`).
+    pub(crate) fn take_large_extent(&self) -> Option<LineAddress> {
+        let large = self.map.large.as_ref()?;
+        let (units, pages) = (large.group_units(), large.group_units() * UNIT_PAGES);
+        if fails(Take::Unit) || self.check_growth(pages).is_err() {
+            return None;
+        }
+        let pools = &self.extents.pools;
+        let own = current_cpu() % pools.count();
+        (own..pools.count()).chain(0..own).find_map(|pool| {
+            pools.with(pool, |space| {
+                let _serial = self.units.lock();
+                if self.free_units.load(SeqCst) < units + self.metadata_reserve_units.max(self.short_regions(None)) {
+                    return None;
+                }
+                let first = large.take_group(pool)?;
+                for unit in first..first + units {
+                    self.map.set_owner(unit, UnitOwner::Extents(pool as u32));
+                    self.map.bits[unit as usize].lock().set(0, UNIT_LINES);
+                }
+                space.set(first * UNIT_PAGES - pools.start_of(pool), pages);
+                self.free_units.fetch_sub(units, SeqCst);
+                self.extents.used_pages.fetch_add(pages, SeqCst);
+                Some(LineAddress::new(first * UNIT_LINES))
+            })
+        })
+    }
+
     /// Limits the extents of files to so many bytes ([FX4]).
     pub(crate) fn limit_extents(&mut self, bytes: u64) {
         self.extents.limit_pages = bytes / PAGE_BYTES as u64;
@@ -207,9 +263,18 @@ impl MemoryAllocator {
         }
         let first = self.extents.pools.start_of(pool) / UNIT_PAGES;
         let is_free = |unit: &u64| self.map.owner(first + unit) == UnitOwner::Free;
-        let known = std::iter::from_fn(|| space.take_unit()).map(|page| page / UNIT_PAGES).find(is_free);
-        // Of the known ones none is left: one that others gave back.
-        let unit = known.or_else(|| (0..space.units()).rev().find(is_free))?;
+        let unit = match &self.map.large {
+            Some(large) => {
+                let unit = large.take_unit(Some(pool))? - first;
+                space.set(unit * UNIT_PAGES, UNIT_PAGES);
+                unit
+            }
+            None => {
+                let known = std::iter::from_fn(|| space.take_unit()).map(|page| page / UNIT_PAGES).find(is_free);
+                // Of the known ones none is left: one that others gave back.
+                known.or_else(|| (0..space.units()).rev().find(is_free))?
+            }
+        };
         self.map.set_owner(first + unit, UnitOwner::Extents(pool as u32));
         self.free_units.fetch_sub(1, SeqCst);
         Some(unit * UNIT_PAGES)

@@ -16,6 +16,7 @@ mod freed_apart;
 mod freed_sectors;
 mod gathering;
 mod hold;
+mod large_units;
 pub(crate) mod maps;
 mod maxima;
 pub(crate) mod memory;

@@ -99,7 +99,7 @@ impl MemoryAllocator {
         if fails(Take::Unit) || self.free_units.load(SeqCst) <= kept {
             return None;
         }
-        let unit = (0..self.total_units).find(|unit| self.map.owner(*unit) == UnitOwner::Free)?;
+        let unit = self.map.next_free(|| (0..self.total_units).find(|unit| self.map.owner(*unit) == UnitOwner::Free))?;
         self.map.set_owner(unit, UnitOwner::Region(region));
         self.free_units.fetch_sub(1, SeqCst);
         Some(unit)

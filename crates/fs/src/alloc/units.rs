@@ -5,6 +5,7 @@ use tandemfs_format::segment::Region;
 use tandemfs_format::{PAGE_LINES, UNIT_LINES};
 
 use super::bits::{Bits, WORDS};
+use super::large_units::LargeUnits;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
@@ -35,6 +36,8 @@ pub(crate) struct UnitMap {
     /// Units of the data area that are being emptied ([GA1] of `gathering.rs`).
     emptied: Vec<AtomicBool>,
     emptied_count: AtomicU64,
+    /// The class of large extents, if there is one ([LX2] of `large_units.rs`).
+    pub(super) large: Option<LargeUnits>,
     /// Units that became free while they were being emptied.
     pub(super) gathered: AtomicU64,
 }
@@ -49,6 +52,7 @@ impl UnitMap {
             bits: (0..units).map(|_| Mutex::new(Bits::new())).collect(),
             emptied: (0..units).map(|_| AtomicBool::new(false)).collect(),
             emptied_count: AtomicU64::new(0),
+            large: None,
             gathered: AtomicU64::new(0),
         }
     }
@@ -79,8 +83,19 @@ impl UnitMap {
             UnitOwner::Extents(pool) => OWNER_EXTENTS + pool,
         };
         self.owners[unit as usize].store(word, SeqCst);
+        if let Some(large) = &self.large {
+            large.note(unit, owner == UnitOwner::Free);
+        }
         if owner == UnitOwner::Free && self.clear_emptied(unit) {
             self.gathered.fetch_add(1, SeqCst);
+        }
+    }
+
+    /// The free unit that is to be taken next: what `other` finds, where there is no class of large extents. The caller gives it an owner.
+    pub(super) fn next_free(&self, other: impl FnOnce() -> Option<u64>) -> Option<u64> {
+        match &self.large {
+            Some(large) => large.take_unit(None),
+            None => other(),
         }
     }
 

@@ -10,6 +10,8 @@
 //!       whatever it was, and the copy is made again, at last with the range locked from the lookup on: so a piece that is always
 //!       written to is rewritten too.
 //! [AE4] A piece with damaged or lost blocks stays as it is, and so does one with a lease.
+//!
+//! Mappings on a device of large steps also rewrite the piece with the file's end, and give aligned extents to holes (`mapped_steps.rs` [MG1]).
 
 use std::ops::{ControlFlow, Range};
 
@@ -45,6 +47,8 @@ pub(super) enum Why {
     Hint,
     /// Its file grew over it. Also one that is aligned is written anew if write-back would take it apart.
     Complete,
+    /// It is to be mapped as a whole, also where the file has nothing, and behind its end.
+    Mapping,
 }
 
 /// What became of a piece.
@@ -107,7 +111,12 @@ impl Piece {
     fn not_aligned(&self, volume: &Volume, number: u64, why: Why) -> Option<NotAligned> {
         let unit = piece_blocks(volume);
         let found = NotAligned { first: number * unit, blocks: self.blocks, rows: self.rows };
-        (self.blocks > 0 && (self.in_place < unit || why == Why::Complete && self.has_logs)).then_some(found)
+        let is_wanted = match why {
+            Why::Hint => self.blocks > 0 && self.in_place < unit,
+            Why::Complete => self.blocks > 0 && (self.in_place < unit || self.has_logs),
+            Why::Mapping => self.in_place < unit,
+        };
+        is_wanted.then_some(found)
     }
 }
 
@@ -164,7 +173,7 @@ impl FileSystem {
         let home = {
             let state = file.state.read()?;
             if !state.has_blocks() {
-                return Ok(None);
+                return Ok(piece.not_aligned(volume, current, why));
             }
             Home::of(&state.inode)
         };
@@ -194,35 +203,42 @@ impl FileSystem {
         let last = first + piece_blocks(&self.volume) - 1;
         for _ in 0..FREE_TRIES {
             let watch = file.ranges.watch(first, last);
-            if let Some(done) = self.try_align(file, (first..last + 1, why), watch, RangeGuard::exclusive_if_unchanged)? {
+            if let Some(done) = self.try_align(file, (first..last + 1, why), None, watch, RangeGuard::exclusive_if_unchanged)? {
                 return Ok(done);
             }
             count(&self.volume.live.work.aligned_again);
         }
         let Some(range) = file.ranges.exclusive_unless_leased(first, last) else { return Ok(Aligned::InUse) };
-        self.try_align(file, (first..last + 1, why), range, Some).map(|done| done.unwrap_or(Aligned::InUse))
+        self.try_align(file, (first..last + 1, why), None, range, Some).map(|done| done.unwrap_or(Aligned::InUse))
     }
 
-    /// Copies a piece, then commits the copy if `lock` says that nothing changed meanwhile. `None` if something did.
-    fn try_align<'f>(
-        &self,
-        file: &'f InCoreInode,
+    /// Copies a piece, then commits the copy if `lock` makes a lock of the guard, so nothing changed meanwhile. `None` if something did.
+    /// With a `given` aligned extent it moves there, wherever it lies.
+    pub(super) fn try_align<'v, G>(
+        &'v self,
+        file: &InCoreInode,
         (blocks, why): (Range<u64>, Why),
-        guard: RangeGuard<'f>,
-        lock: impl FnOnce(RangeGuard<'f>) -> Option<RangeGuard<'f>>,
+        given: Option<Rows<'v>>,
+        guard: G,
+        lock: impl FnOnce(G) -> Option<G>,
     ) -> Result<Option<Aligned>> {
         let volume = &self.volume;
         let view = self.view(file)?;
-        let is_whole = blocks.end * u64::from(volume.geometry.block_bytes()) <= view.size;
-        if !is_whole || self.first_not_aligned(file, &view, blocks.clone(), why)?.is_none() {
-            return Ok(Some(Aligned::Done));
-        }
-        let each = volume.geometry.block_sectors_each();
-        let count = (blocks.end - blocks.start) * each;
-        let Some((at, _)) = volume.take_row(view.zone, count..=count, false) else { return Ok(Some(Aligned::NoExtent)) };
+        let is_inside = why == Why::Mapping || blocks.end * u64::from(volume.geometry.block_bytes()) <= view.size;
+        let rows = match given {
+            Some(rows) => rows,
+            None => {
+                if !is_inside || self.first_not_aligned(file, &view, blocks.clone(), why)?.is_none() {
+                    return Ok(Some(Aligned::Done));
+                }
+                let count = (blocks.end - blocks.start) * volume.geometry.block_sectors_each();
+                let Some((at, _)) = volume.take_row(view.zone, count..=count, false) else { return Ok(Some(Aligned::NoExtent)) };
+                Rows::of(volume, at, blocks.clone())
+            }
+        };
         let mut tx = Tx::new(volume);
         let mut mismatches = 0;
-        let copied = self.plan_piece(&mut tx, file, &view, &blocks, at).and_then(|(jobs, others, moved_blocks)| {
+        let copied = self.plan_piece(&mut tx, file, &view, &blocks, rows).and_then(|(jobs, others, moved_blocks)| {
             let copied = self.store_unlocked(&mut tx, jobs, &mut mismatches)?;
             Ok((copied, others, moved_blocks))
         });
@@ -248,11 +264,10 @@ impl FileSystem {
         file: &'f InCoreInode,
         view: &FileView,
         blocks: &Range<u64>,
-        at: DataAddress,
+        mut rows: Rows<'v>,
     ) -> Result<(Vec<Job<'v, 'f>>, Vec<Target<'static>>, u64)> {
         let (volume, home) = (&self.volume, self.home(file.number)?);
         let each = volume.geometry.block_sectors_each();
-        let mut rows = Rows::of(volume, at, blocks.clone());
         let (mut jobs, mut others, mut moved_blocks) = (Vec::new(), Vec::new(), 0);
         for block in blocks.clone() {
             let old = self.block_of(file, view, block)?;

@@ -158,7 +158,7 @@ impl FileSystem {
     }
 
     /// Refuses at once a request that cannot fit ([AL2]).
-    fn check_room(&self, file: &InCoreInode, blocks: &Range<u64>, end: u64) -> Result<()> {
+    pub(super) fn check_room(&self, file: &InCoreInode, blocks: &Range<u64>, end: u64) -> Result<()> {
         let volume = &self.volume;
         let each = volume.geometry.block_sectors_each();
         let of_home = if self.view(file)?.zone == Zone::Memory { volume.memory.available_for_extents() } else { 0 };
@@ -287,7 +287,7 @@ impl FileSystem {
     }
 
     /// Frees whole blocks ([AL3]). Calls `begins` before the first is freed.
-    fn free_range(&self, file: &InCoreInode, blocks: Range<u64>, begins: &mut dyn FnMut()) -> Result<()> {
+    pub(super) fn free_range(&self, file: &InCoreInode, blocks: Range<u64>, begins: &mut dyn FnMut()) -> Result<()> {
         let mut at = blocks.start;
         while at < blocks.end {
             let mut state = file.state.write()?;

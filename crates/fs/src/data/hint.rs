@@ -120,7 +120,7 @@ impl FileSystem {
         unit * blocks..(unit + 1) * blocks
     }
 
-    fn has_nothing_in(&self, file: &InCoreInode, view: &FileView, blocks: &Range<u64>) -> Result<bool> {
+    pub(super) fn has_nothing_in(&self, file: &InCoreInode, view: &FileView, blocks: &Range<u64>) -> Result<bool> {
         self.mapped(file, view, |root| tree::first_found(&self.volume, view.owner, root, blocks.clone())).map(|found| found.is_none())
     }
 

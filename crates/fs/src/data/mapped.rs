@@ -3,14 +3,16 @@
 //! [FM1] A mapping is made of the file's extents in the memory zone: a list of file offset, place on the device and length, which the device
 //!       maps one behind the other. Data logs over the range become pages first, holes and unwritten space become pages of zeros, aligned
 //!       extents where a whole one is missing (`rows.rs`). So all its bytes are there, and they are the only ones: calls that read find them.
+//!       A device that maps no single pages needs more ([MG1] of `mapped_steps.rs`).
 //! [FM2] A mapping is a *pin* of its blocks in the file's range lock, set before the range is unlocked and until the mapping is gone. Who
 //!       wants such a block exclusively does not get it: write-back, moves, gathering, compaction and rewriting pass it over. A write reaches
 //!       its pages (`mapped_write.rs`); truncation, growth, punching and zeroing leave them in place (`mapped_change.rs`); collapsing and
 //!       inserting are refused with `Mapped`. So its pages stay where they are, and the file's, and no data log lies over them.
 //! [FM3] Pages that a writable mapping covers are open before it exists (`open_pages.rs` [OG1]). Pages of zeros are fenced before the record
 //!       that has them (RULES R8), and so are the zeros behind the end of the file in its last page.
-//! [FM4] A mapping ends at the latest with the last page of the file. What programs store behind the end, there or where a truncation has left
-//!       mapped pages, is no part of the file, and does not become one ([MC2], [MC3] of `mapped_change.rs`).
+//! [FM4] A mapping ends at the latest with the last page of the file, or the last step of the device. What programs store behind the end,
+//!       there or where a truncation has left mapped pages, is no part of the file, and does not become one ([MC2], [MC3] of
+//!       `mapped_change.rs`).
 //! [FM5] When a writable mapping goes, the pages that no other one covers are closed, and the file's times say that it changed. What cannot be
 //!       closed now is noted as unchecked. Stores are durable when [`FileMapping::sync`] or the unmap has returned; without either a crash
 //!       leaves lines of 64 B, each with its old or a newer content.
@@ -90,12 +92,23 @@ impl FileMapping<'_> {
         self.length
     }
 
-    /// Where its pages are, in order. The last one ends with a whole page.
+    /// Where its pages are, in order. The last one ends with a whole page, or a whole step of the device.
     pub fn extents(&self) -> &[MappedExtent] {
         &self.extents
     }
 
-    /// The memory itself. Behind [`length`](Self::length) it goes on to the end of the page; what is stored there is no part of the file ([FM4]).
+    /// Bytes of it that pages of so many bytes can map: whole ones whose place in the file and on the device agree.
+    pub fn bytes_in_pages_of(&self, page_bytes: u64) -> u64 {
+        let agrees = |extent: &&MappedExtent| extent.file_offset % page_bytes == extent.device_offset % page_bytes;
+        let whole = |extent: &MappedExtent| {
+            let (first, end) = (extent.device_offset.next_multiple_of(page_bytes), (extent.device_offset + extent.bytes) / page_bytes);
+            (end * page_bytes).saturating_sub(first)
+        };
+        self.extents.iter().filter(agrees).map(whole).sum()
+    }
+
+    /// The memory itself. Behind [`length`](Self::length) it goes on to the end of the page, or of the device's step; what is stored there
+    /// behind the file's end is no part of the file ([FM4]).
     pub fn memory(&self) -> &dyn MappedMemory {
         &*self.memory
     }
@@ -229,16 +242,18 @@ impl Drop for Pinned<'_> {
 }
 
 impl FileSystem {
-    /// Maps a range of a regular file whose home is the memory zone ([FM1]). It begins at a multiple of 4096 B and ends at the latest with
-    /// the file. Data of the range that lies elsewhere, in data logs or in the block zone, is moved first; holes get space.
+    /// Maps a range of a regular file whose home is the memory zone ([FM1]). It begins at a multiple of 4096 B (on a device that maps in
+    /// steps of 2 MiB, of 2 MiB) and ends at the latest with the file. Data of the range that lies elsewhere, in data logs or in the block
+    /// zone, is moved first; holes get space.
     ///
     /// While the mapping lives, calls read its bytes, and those that write bytes write its pages. Truncation and punching zero its pages in
     /// place; pages behind a new end stay mapped, and are the file's again when it grows. Collapsing and inserting are refused.
     ///
     /// # Errors
     /// `InvalidArgument` for an empty range, one that begins or ends elsewhere, and for what is no regular file. `NotSupported` for a file of
-    /// another home, and on a drive whose loads and stores mean more than those of memory. `NoSpace` if the memory zone has no room for what
-    /// has to be there. `DamagedData`, `LostData`, `Damaged`: what is damaged is not mapped. `Device` if the device cannot map the file's
+    /// another home, on a drive whose loads and stores mean more than those of memory, and on one that maps in steps of more than 2 MiB.
+    /// `NoSpace` if the memory zone has no room for what has to be there, or no aligned extents where the device maps nothing else.
+    /// `DamagedData`, `LostData`, `Damaged`: what is damaged is not mapped. `Device` if the device cannot map the file's
     /// extents. `Mapped` if blocks are in use otherwise. `ReadOnly`, `Stopped`, `Unmounting`.
     pub fn map(&self, number: InodeNumber, offset: u64, length: u64, writable: bool) -> Result<FileMapping<'_>> {
         may_wait()?;
@@ -246,22 +261,23 @@ impl FileSystem {
         if length == 0 {
             return Err(Error::InvalidArgument("an empty range"));
         }
-        if !offset.is_multiple_of(PAGE) {
-            return Err(Error::InvalidArgument("a mapping begins at a multiple of 4096 B"));
-        }
-        if self.volume.drive.mapping_unit().is_none() {
-            return Err(Error::NotSupported("this drive maps no ranges of its memory"));
+        let step = self.mapping_step()?;
+        if !offset.is_multiple_of(step) {
+            return Err(Error::InvalidArgument(match step {
+                PAGE => "a mapping begins at a multiple of 4096 B",
+                UNIT_BYTES => "on this device a mapping begins at a multiple of 2 MiB",
+                _ => "on this device a mapping begins at a multiple of a large extent",
+            }));
         }
         let file = self.inodes.get(&self.volume, number)?;
         file.must_be_regular("only regular files are mapped")?;
         let end = offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge)?;
-        let block_bytes = u64::from(self.volume.geometry.block_bytes());
-        let blocks = offset / block_bytes..end.div_ceil(block_bytes);
+        let blocks = self.blocks_to_map(&(offset..end), step);
         self.mappings.enter()?;
         self.inodes.hold(number, 1);
         let mut pin = Pinned { file_system: self, file: file.clone(), blocks, writable, id: None };
         let (id, extents, memory) = self.with_room(|| {
-            self.map_once(&file, offset..end, writable).inspect_err(|_| self.unchecked.lock().add(number)) // what it has opened
+            self.map_once(&file, offset..end, step, writable).inspect_err(|_| self.unchecked.lock().add(number)) // what it has opened
         })?;
         pin.id = Some(id);
         if length >= UNIT_BYTES {
@@ -270,10 +286,25 @@ impl FileSystem {
         Ok(FileMapping { memory, length, extents, pin })
     }
 
-    fn map_once(&self, file: &InCoreInode, bytes: Range<u64>, writable: bool) -> Result<(u64, Vec<MappedExtent>, Box<dyn MappedMemory>)> {
+    /// The blocks of a mapping: those of its bytes, to the end of the device's step.
+    fn blocks_to_map(&self, bytes: &Range<u64>, step: u64) -> Range<u64> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
-        let blocks = bytes.start / block_bytes..bytes.end.div_ceil(block_bytes);
+        bytes.start / block_bytes..bytes.end.next_multiple_of(step).div_ceil(block_bytes)
+    }
+
+    fn map_once(
+        &self,
+        file: &InCoreInode,
+        bytes: Range<u64>,
+        step: u64,
+        writable: bool,
+    ) -> Result<(u64, Vec<MappedExtent>, Box<dyn MappedMemory>)> {
+        let block_bytes = u64::from(self.volume.geometry.block_bytes());
+        let blocks = self.blocks_to_map(&bytes, step);
         self.bring_home(file, &blocks)?;
+        if step > PAGE {
+            self.align_beside_others(file, &blocks, step)?;
+        }
         let range = file.ranges.exclusive_to_map(blocks.start, blocks.end - 1)?;
         let view = self.view(file)?;
         if bytes.end > view.size {
@@ -283,17 +314,21 @@ impl FileSystem {
             return Err(Error::NotSupported("only a file whose home is the memory zone is mapped"));
         }
         self.fold_logs(file, &view, &blocks)?;
-        self.reserve_to_map(file, &view, &blocks)?;
-        let mut at = blocks.start;
-        while at < blocks.end {
-            at = self.fill_step(file, at..blocks.end, writable, None)?;
+        if step > PAGE {
+            self.align_to_map(file, &view, &blocks, step)?;
+        } else {
+            self.reserve_to_map(file, &view, &blocks)?;
+        }
+        let (mut at, end) = (blocks.start, blocks.end.min(view.size.div_ceil(block_bytes)));
+        while at < end {
+            at = self.fill_step(file, at..end, writable, None)?;
         }
         if writable {
             self.open_blocks(file, blocks.clone())?;
         }
-        let extents = self.extents_of(file, &view, &blocks, &bytes)?;
+        let extents = self.extents_of(file, &view, &blocks, bytes.start..bytes.end.next_multiple_of(step))?;
         if blocks.end * block_bytes > view.size {
-            self.prepare_end(file, &view, writable)?;
+            self.prepare_end(file, &view, step, writable)?;
         }
         let ranges: Vec<MemoryRange> =
             extents.iter().map(|extent| MemoryRange { offset: extent.device_offset, length: extent.bytes }).collect();
@@ -442,14 +477,20 @@ impl FileSystem {
         Ok(next)
     }
 
-    /// The extents of a range of whole blocks in the memory zone, cut to whole pages around `bytes`.
-    fn extents_of(&self, file: &InCoreInode, view: &FileView, blocks: &Range<u64>, bytes: &Range<u64>) -> Result<Vec<MappedExtent>> {
+    /// The extents of a range of whole blocks in the memory zone, cut to `bytes`, which are whole pages. Behind the file's end they may be
+    /// unwritten ([MG2] of `mapped_steps.rs`).
+    fn extents_of(&self, file: &InCoreInode, view: &FileView, blocks: &Range<u64>, bytes: Range<u64>) -> Result<Vec<MappedExtent>> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let (mut extents, mut at): (Vec<MappedExtent>, u64) = (Vec::new(), bytes.start);
-        let end = bytes.end.next_multiple_of(PAGE);
+        let end = bytes.end;
         self.each_block(file, view, blocks, &mut |number, block| {
             let start = number * block_bytes;
-            let Base::Written(DataRun { at: DataAddress::Page(page), count, .. }) = block.base else {
+            let run = match block.base {
+                Base::Written(run) => Some(run),
+                Base::Unwritten(run) if start >= view.size => Some(run),
+                _ => None,
+            };
+            let Some(DataRun { at: DataAddress::Page(page), count, .. }) = run else {
                 return Err(Error::NoSpace { zone: "memory" }); // it went to the block zone for want of room
             };
             let to = (start + u64::from(count) * PAGE).min(end);
@@ -483,15 +524,18 @@ impl FileSystem {
 
     /// Prepares the last block of the file, which is mapped: zeroes what is behind the end if that may be anything ([FM3]), and marks it as
     /// such if somebody may store there from now on ([MC3] of `mapped_change.rs`).
-    fn prepare_end(&self, file: &InCoreInode, view: &FileView, writable: bool) -> Result<()> {
-        let block = view.size / u64::from(self.volume.geometry.block_bytes());
+    fn prepare_end(&self, file: &InCoreInode, view: &FileView, step: u64, writable: bool) -> Result<()> {
+        let block_bytes = u64::from(self.volume.geometry.block_bytes());
+        let block = view.size / block_bytes;
+        // What is mapped of the last block: the page with the end, or all of it.
+        let granule = if step > PAGE { block_bytes } else { PAGE };
         if view.tail_stale {
             self.open_blocks(file, block..block + 1)?; // they change under their record
             self.zero_behind_end(file, view)?;
             if !writable && Pinning::of(&file.ranges.pins(block, block), block) != Pinning::Stores {
                 self.close_blocks(file, block..block + 1, false)?;
             }
-        } else if writable && !view.size.is_multiple_of(PAGE) {
+        } else if writable && !view.size.is_multiple_of(granule) {
             let mut state = file.state.write()?;
             let mut new = state.inode.clone();
             new.state |= state::TAIL_STALE;

@@ -403,7 +403,7 @@ impl FileSystem {
         self.commit_size(file, changed)
     }
 
-    fn zero_runs(&self, pages: &[(LineAddress, u64)]) -> Result<()> {
+    pub(super) fn zero_runs(&self, pages: &[(LineAddress, u64)]) -> Result<()> {
         in_rows(pages.iter().copied()).into_iter().try_for_each(|(page, count)| zero(self, page, count).map(drop))
     }
 }

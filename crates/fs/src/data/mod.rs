@@ -19,6 +19,7 @@ mod link_target;
 pub(crate) mod log_plan;
 mod mapped;
 mod mapped_change;
+mod mapped_steps;
 mod mapped_write;
 mod modified;
 mod move_pieces;

@@ -91,6 +91,8 @@ pub(super) struct Copied {
     targets: Vec<Target<'static>>,
     durable: Durable,
     rewritten: Vec<Rewritten>,
+    /// Where the last of them ends in the file.
+    end: Option<u64>,
 }
 
 /// A batch that the device failed.
@@ -109,10 +111,11 @@ pub(super) struct Scratch {
 }
 
 impl<'v, 'f> Job<'v, 'f> {
-    /// A block that lies inside the file and becomes a whole one at a place that the caller's transaction took.
+    /// A block that becomes a whole one, with zeros behind the file's end, at a place that the caller's transaction took.
     pub(super) fn whole(volume: &'v Volume, file: &'f InCoreInode, view: FileView, block: u64, old: Block, at: DataAddress) -> Self {
-        let (inside, sectors) = (volume.geometry.block_bytes(), volume.geometry.block_sectors_each() as u32);
-        let start = block * u64::from(inside);
+        let (block_bytes, sectors) = (u64::from(volume.geometry.block_bytes()), volume.geometry.block_sectors_each() as u32);
+        let start = block * block_bytes;
+        let inside = view.size.saturating_sub(start).min(block_bytes);
         Self {
             file,
             view,
@@ -375,16 +378,21 @@ impl FileSystem {
             }
         };
         let rewritten = jobs.iter().map(Rewritten::of).collect();
+        let end = jobs.iter().map(|job| job.start + job.length() as u64).max();
         let targets = jobs.into_iter().zip(extents).map(|(job, new)| job.into_target(new).0).collect();
-        Ok(Copied { targets, durable, rewritten })
+        Ok(Copied { targets, durable, rewritten, end })
     }
 
     /// Commits copied blocks, and `others` that need no bytes, by one transaction. The caller holds their range, and none of them has changed.
     pub(super) fn commit_copied(&self, tx: Tx<'_>, file: &InCoreInode, copied: Copied, others: Vec<Target<'static>>) -> Result<()> {
-        let Copied { mut targets, durable, rewritten } = copied;
+        let Copied { mut targets, durable, rewritten, end } = copied;
         targets.extend(others);
         targets.sort_unstable_by_key(|target| target.block);
-        commit(tx, file, &mut targets, durable, |_| {})?;
+        commit(tx, file, &mut targets, durable, |inode| {
+            if end >= Some(inode.size) {
+                inode.state &= !state::TAIL_STALE;
+            }
+        })?;
         rewritten.iter().for_each(|one| one.count(&self.volume));
         Ok(())
     }

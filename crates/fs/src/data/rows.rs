@@ -7,11 +7,12 @@
 //! [AR2] Blocks follow the one before them in the same 2 MiB of the file if the place there is free. Otherwise they begin in the first hole
 //!       with half of what is asked for, or else with a quarter, and so on, and take as much of it as they need: to ask for all of it first
 //!       would leave short holes behind for good. Who gets none takes a block alone.
-//! [AR3] Only what a transaction takes over has an owner. The rest goes back when the call ends, or goes on elsewhere in the file.
+//! [AR3] Where the mount keeps large extents, that many bytes at a multiple of them get one if all of them are asked for by one call.
+//! [AR4] Only what a transaction takes over has an owner. The rest goes back when the call ends, or goes on elsewhere in the file.
 
 use std::ops::Range;
 
-use tandemfs_format::{DataAddress, UNIT_BYTES};
+use tandemfs_format::{DataAddress, PAGE_LINES, UNIT_BYTES, UNIT_LINES};
 
 use crate::space::{self, Zone};
 use crate::volume::Volume;
@@ -43,9 +44,7 @@ impl<'v> Rows<'v> {
         let each = self.volume.geometry.block_sectors_each();
         let (at, left) = self.left.take()?;
         let skipped = blocks.start - left.start;
-        if skipped > 0 {
-            self.volume.give_back(space::data(at, skipped * each));
-        }
+        self.give_back_row(at, skipped * each);
         let place = at.nth(skipped * each);
         let rest = blocks.start + 1..left.end;
         if !rest.is_empty() {
@@ -60,6 +59,13 @@ impl<'v> Rows<'v> {
         let unit = UNIT_BYTES / u64::from(self.volume.geometry.block_bytes());
         let (first, is_first) = (blocks.start, blocks.start.is_multiple_of(unit));
         let count = blocks.end.min((first / unit + 1) * unit).saturating_sub(first);
+        if let Some(large) = self.volume.large_extent_pages().filter(|_| zone == Zone::Memory).map(|pages| pages / each)
+            && first.is_multiple_of(large)
+            && blocks.end - first >= large
+            && let Some(at) = self.volume.take_large_extent()
+        {
+            return Some((at, first..first + large)); // [AR3]
+        }
         if count == unit
             && let Some((at, _)) = self.volume.take_row(zone, unit * each..=unit * each, false)
         {
@@ -86,10 +92,22 @@ impl<'v> Rows<'v> {
         }
     }
 
-    /// Gives back what is left ([AR3]).
+    /// Gives back what is left ([AR4]).
     fn give_back(&mut self) {
         if let Some((at, blocks)) = self.left.take() {
-            self.volume.give_back(space::data(at, (blocks.end - blocks.start) * self.volume.geometry.block_sectors_each()));
+            self.give_back_row(at, (blocks.end - blocks.start) * self.volume.geometry.block_sectors_each());
+        }
+    }
+
+    /// Gives back so many sectors or pages: those of a large extent unit by unit, the first of which it may begin in.
+    fn give_back_row(&self, mut at: DataAddress, mut count: u64) {
+        while count > 0 {
+            let here = match at {
+                DataAddress::Page(page) => count.min((UNIT_LINES - page.number() % UNIT_LINES) / PAGE_LINES),
+                DataAddress::Sector(_) => count,
+            };
+            self.volume.give_back(space::data(at, here));
+            (at, count) = (at.nth(here), count - here);
         }
     }
 }

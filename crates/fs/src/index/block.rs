@@ -353,7 +353,9 @@ impl Block {
                 Base::Written(self.replace_checksums(tx, volume, new, need)?)
             }
             BaseChange::To(Base::Lost(bytes)) if logs.iter().flatten().map(|log| log.length).sum::<u32>() == bytes => Base::Hole, // [BL5]
-            BaseChange::To(Base::Written(run)) if run.overlaid && *logs != self.logs => Base::Written(run.opened()),              // [BL7]
+            BaseChange::To(Base::Written(run)) if run.overlaid && *logs != self.logs && !on(Mutant::OverlaidByOthers) => {
+                Base::Written(run.opened()) // [BL7]
+            }
             BaseChange::To(base) => base,
         };
         let count = logs.iter().flatten().count();

@@ -135,6 +135,16 @@ impl Volume {
         }
     }
 
+    /// Pages of a large extent, where there is that class ([LX1] of `alloc/large_units.rs`).
+    pub(crate) fn large_extent_pages(&self) -> Option<u64> {
+        self.memory.large_extent_pages()
+    }
+
+    /// Takes a large extent of the memory zone.
+    pub(crate) fn take_large_extent(&self) -> Option<DataAddress> {
+        self.memory.take_large_extent().map(DataAddress::Page)
+    }
+
     /// Takes these sectors or pages, if they are free and in holes.
     pub(crate) fn take_row_at(&self, at: DataAddress, count: u64) -> bool {
         match at {
