@@ -440,6 +440,7 @@ mod tests {
             modified_lines: 16,
             discard: Discard::Batched,
             home_limit: HomeLimit::Percent(25),
+            numa: true,
         };
         let settings = MountSettings {
             mode: Mode::Strict,

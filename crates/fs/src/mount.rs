@@ -34,6 +34,7 @@ use crate::inodes::read_ahead::ReadAhead;
 use crate::journal::{Journal, replay};
 use crate::leaving::Leaving;
 use crate::mutant::{Mutant, on};
+use crate::numa::Numa;
 use crate::quarantine::Quarantine;
 use crate::recovery::{self, Loaded, RecoveryReport};
 use crate::stamp;
@@ -162,7 +163,8 @@ impl FileSystem {
             memory_homes: AtomicBool::new(superblock.has_memory_homes()),
             errors,
         };
-        let mut memory = MemoryAllocator::new(&geometry, pools, SparePages::new(options.memory_bytes, options.write_back_percent));
+        let numa = Numa::new(line_store.drive.nodes().clone(), options.numa);
+        let mut memory = MemoryAllocator::new(&geometry, pools, numa, SparePages::new(options.memory_bytes, options.write_back_percent));
         memory.limit_extents(options.home_limit.of(geometry.memory_units() * UNIT_BYTES));
         let volume = Volume {
             line_store,

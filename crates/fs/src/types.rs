@@ -32,6 +32,8 @@ pub struct MountOptions {
     pub discard: Discard,
     /// How much of the memory zone files may take whose home it is.
     pub home_limit: HomeLimit,
+    /// Where the memory zone lies on several nodes (NUMA): whether each process gets space on a home node of its own (WineFS §3.6).
+    pub numa: bool,
 }
 
 impl MountOptions {
@@ -49,6 +51,7 @@ impl MountOptions {
         engine: Engine::Auto,
         discard: Discard::None,
         home_limit: HomeLimit::Percent(100),
+        numa: true,
     };
 }
 

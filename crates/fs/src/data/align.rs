@@ -219,7 +219,10 @@ impl FileSystem {
         }
         let each = volume.geometry.block_sectors_each();
         let count = (blocks.end - blocks.start) * each;
-        let Some((at, _)) = volume.take_row(view.zone, count..=count, false) else { return Ok(Some(Aligned::NoExtent)) };
+        let old = self.block_of(file, &view, blocks.start)?;
+        let first = old.base.run().and_then(|run| run.at.page());
+        let taken = volume.memory.numa.near(first, || volume.take_row(view.zone, count..=count, false));
+        let Some((at, _)) = taken else { return Ok(Some(Aligned::NoExtent)) };
         let mut tx = Tx::new(volume);
         let mut mismatches = 0;
         let copied = self.plan_piece(&mut tx, file, &view, &blocks, at).and_then(|(jobs, others, moved_blocks)| {
