@@ -3,7 +3,7 @@
 
 use clap_complete::Shell;
 
-use crate::mount_options::{DISCARDS, ENGINES, PROMOTE, TIMING, WRITE_BACK};
+use crate::mount_options::{DISCARDS, ENGINES, NUMA, PROMOTE, TIMING, WRITE_BACK};
 
 /// Options without a value that completion offers.
 const FLAGS: [&str; 26] = [
@@ -35,7 +35,7 @@ const FLAGS: [&str; 26] = [
     "_netdev",
 ];
 /// Options with a value that is not one of a few.
-const VALUES: [&str; 14] = [
+const VALUES: [&str; 15] = [
     "threshold",
     "write_back_limit",
     "read_ahead",
@@ -47,6 +47,7 @@ const VALUES: [&str; 14] = [
     "reserved",
     "home_limit",
     "large_extents",
+    "numa_nodes",
     "direct",
     "direct_spin",
     "direct_clients",
@@ -64,6 +65,7 @@ fn words() -> Vec<String> {
         of("promote", &PROMOTE),
         of("engine", &ENGINES),
         of("discard", &DISCARDS),
+        of("numa", &NUMA),
         of("timing", &TIMING),
         domains.to_vec(),
         VALUES.iter().map(|name| format!("{name}=")).collect(),
@@ -153,7 +155,7 @@ mod tests {
                 "in_place=" => "512",
                 "modified_ratio=" => "1/4",
                 "memory=" => "64M",
-                "threads=" | "direct=" | "direct_clients=" | "direct_spin=" => "3",
+                "threads=" | "numa_nodes=" | "direct=" | "direct_clients=" | "direct_spin=" => "3",
                 "log=" => "/tmp/log",
                 _ => "",
             };

@@ -8,6 +8,7 @@ use std::panic;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tandemfs_device::Drive;
 use tandemfs_emulator::{DeviceSpec, HeaderState};
 use tandemfs_fs::FileSystem;
 
@@ -70,7 +71,7 @@ pub fn serve(arguments: &MountArguments, options: &Options, ready: impl FnOnce()
     let read_only = options.file_system.read_only;
     let opening = Opening { read_only, timing: options.timing, domain: options.domain, formats: false };
     let device = probe::completed(device::absolute(&arguments.device))?;
-    let drive = device::open(&device, opening)?;
+    let drive = with_nodes(device::open(&device, opening)?, options)?;
     if let Ok(DeviceSpec::Image(path)) = device.parse()
         && tandemfs_emulator::header_state(&path).is_ok_and(|state| state == HeaderState::Damaged)
     {
@@ -103,6 +104,14 @@ pub fn serve(arguments: &MountArguments, options: &Options, ready: impl FnOnce()
         tracing::error!("the unmount was not clean, the next mount recovers: {error}");
     }
     served.map_err(Failure::because).and(ended.map_err(Failure::because))
+}
+
+/// The drive with the nodes of memory that the options name.
+fn with_nodes(drive: Drive, options: &Options) -> Result<Drive, Failure> {
+    let Some(spec) = &options.nodes else { return Ok(drive) };
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let nodes = spec.over(drive.description().memory_bytes, cpus);
+    nodes.map(|nodes| drive.with_nodes(nodes)).map_err(|reason| Failure::Usage(format!("numa_nodes: {reason}")))
 }
 
 /// A panic leaves locks and memory in no known state, and a serving thread that is gone would hang its callers. What was acknowledged is

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tandemfs_device::PersistenceDomain;
+use tandemfs_device::{NodeSpec, PersistenceDomain};
 use tandemfs_direct::Limits;
 use tandemfs_format::PAGE_LINES;
 use tandemfs_fs::{Discard, Engine, HomeLimit, MountOptions, Promote, Threshold, WriteBackPolicy};
@@ -47,6 +47,12 @@ Options (-o):
                   keep ranges of this size of the memory zone whole as long as
                   other space serves, for files that take all of one at once
                   (4M to 1G; default 0: none)
+  numa=on|off     where the memory zone lies on several nodes of memory, each
+                  process gets space on a home node of its own (default on)
+  numa_nodes=N|SIZE:NODE[:CPUS]/...
+                  the nodes that the memory zone lies on: so many equal
+                  parts, or ranges in order, as 512G:0/*:1 or 64M:0:0-3/*:1:4+5
+                  (default: what the kernel says)
   promote=on|off|always
                   copies of what is read often in spare space of the memory
                   zone (default off); always: of whatever is read
@@ -114,6 +120,8 @@ pub struct Options {
     pub settings: MountSettings,
     /// A lower persistence domain.
     pub domain: Option<PersistenceDomain>,
+    /// The nodes of memory, instead of what the device says.
+    pub nodes: Option<NodeSpec>,
     /// The emulator's timing model.
     pub timing: bool,
     /// Where to log.
@@ -141,6 +149,7 @@ impl Options {
             file_system: MountOptions::default(),
             settings,
             domain: None,
+            nodes: None,
             timing: false,
             log: None,
             direct: Limits::default(),
@@ -240,6 +249,8 @@ impl Options {
             Some(("home_limit", value)) => self.file_system.home_limit = home_limit(value)?,
             Some(("large_extents", value)) => self.file_system.large_extent_bytes = large_extents(value)?,
             Some(("domain", value)) => self.domain = Some(value.parse().map_err(|error| format!("domain: {error}"))?),
+            Some(("numa", value)) => self.file_system.numa = value_of("numa", &NUMA, value)?,
+            Some(("numa_nodes", value)) => self.nodes = Some(value.parse().map_err(|error| format!("numa_nodes: {error}"))?),
             Some(("timing", value)) => self.timing = value_of("timing", &TIMING, value)?,
             Some(("threads", value)) => {
                 let threads = value.parse().ok().filter(|threads| (1..=256).contains(threads));
@@ -353,6 +364,9 @@ pub const ENGINES: [(&str, Engine); 3] = [("auto", Engine::Auto), ("journal", En
 /// Names of ways to discard.
 pub const DISCARDS: [(&str, Discard); 2] = [("none", Discard::None), ("batched", Discard::Batched)];
 
+/// Whether processes have home nodes that space comes from.
+pub const NUMA: [(&str, bool); 2] = [("on", true), ("off", false)];
+
 /// Whether emulated drives take the time of real ones.
 pub const TIMING: [(&str, bool); 2] = [("on", true), ("off", false)];
 
@@ -432,7 +446,7 @@ mod tests {
             [
                 "strict,threshold=128K,memory=1G,domain=adr",
                 "write_back=coldest,write_back_limit=20%,promote=on,read_ahead=256K,engine=firmware,in_place=128,modified_ratio=1/4",
-                "home_limit=25%,large_extents=1G",
+                "home_limit=25%,large_extents=1G,numa=off,numa_nodes=2",
                 "discard=batched,timing=on,threads=3,log=/tmp/l,allow_other,allow_root,ro,nodev,nosuid,noexec,noxattr,sync,reserved=5%,nouuid",
             ],
             true,
@@ -452,6 +466,7 @@ mod tests {
             discard: Discard::Batched,
             home_limit: HomeLimit::Percent(25),
             large_extent_bytes: 1 << 30,
+            numa: false,
         };
         let settings = MountSettings {
             mode: Mode::Strict,
@@ -471,6 +486,7 @@ mod tests {
             file_system,
             settings,
             domain: Some(PersistenceDomain::Adr),
+            nodes: Some(NodeSpec::Equal(2)),
             timing: true,
             log: Some("/tmp/l".into()),
             direct: Limits::default(),
@@ -579,6 +595,9 @@ mod tests {
             ("home_limit=few", "'few'"),
             ("large_extents=2M", "4M"),
             ("large_extents=12M", "power of two"),
+            ("numa=maybe", "'off'"),
+            ("numa_nodes=0", "neither a number"),
+            ("numa_nodes=3M:0/*:1", "2 MiB"),
             ("modified_ratio=3/2", "1/8"),
             ("modified_ratio=1/0", "1/8"),
             ("modified_ratio=few", "1/8"),

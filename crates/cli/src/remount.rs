@@ -1,6 +1,6 @@
 //! `-o remount`: what the kernel can change of a mount in place, and what holds as long as the mount.
 
-use tandemfs_device::PersistenceDomain;
+use tandemfs_device::{NodeSpec, PersistenceDomain};
 use tandemfs_format::PAGE_LINES;
 use tandemfs_fs::{FileSystem, HomeLimit, Threshold};
 use tandemfs_fuse::control::{self, Request};
@@ -9,11 +9,11 @@ use tandemfs_fuse::mounts;
 use crate::arguments::MountArguments;
 use crate::failure::{Failure, no_answer};
 use crate::mount::machine_bytes;
-use crate::mount_options::{DISCARDS, ENGINES, Options, PROMOTE, WRITE_BACK, group_number, home_limit, modified_lines, name_of};
+use crate::mount_options::{DISCARDS, ENGINES, NUMA, Options, PROMOTE, WRITE_BACK, group_number, home_limit, modified_lines, name_of};
 use crate::size;
 
 /// The options with a value that hold as long as the mount.
-const LASTING: [&str; 19] = [
+const LASTING: [&str; 21] = [
     "threshold",
     "write_back",
     "write_back_limit",
@@ -23,6 +23,8 @@ const LASTING: [&str; 19] = [
     "modified_ratio",
     "home_limit",
     "large_extents",
+    "numa",
+    "numa_nodes",
     "engine",
     "discard",
     "memory",
@@ -75,6 +77,8 @@ pub fn lasting(options: &Options, fs: &FileSystem) -> Vec<(&'static str, String)
         ("modified_ratio", format!("{}/{PAGE_LINES}", file_system.modified_lines)),
         ("home_limit", home_limit_word(file_system.home_limit)),
         ("large_extents", size::word(file_system.large_extent_bytes)),
+        ("numa", name_of(&NUMA, file_system.numa)),
+        ("numa_nodes", options.nodes.as_ref().map_or_else(String::new, ToString::to_string)),
         ("engine", name_of(&ENGINES, file_system.engine)),
         ("discard", name_of(&DISCARDS, file_system.discard)),
         ("memory", size::word(file_system.memory_bytes)),
@@ -157,6 +161,7 @@ fn is_same(name: &str, one: &str, other: &str) -> bool {
         "write_back_limit" | "reserved" => share(one).is_some() && share(one) == share(other),
         "home_limit" => home_limit(one).is_ok_and(|one| home_limit(other) == Ok(one)),
         "modified_ratio" => modified_lines(one) == modified_lines(other),
+        "numa_nodes" => one.parse::<NodeSpec>().is_ok_and(|one| other.parse() == Ok(one)),
         "domain" => one.parse::<PersistenceDomain>().is_ok_and(|one| other.parse() == Ok(one)),
         _ => one == other,
     }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tandemfs_device::{
     BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, MappedMemory,
-    MemoryRange, PersistenceDomain, REQUEST_BYTES, TxId,
+    MemoryNodes, MemoryRange, PersistenceDomain, REQUEST_BYTES, TxId,
 };
 use tandemfs_format::{LINE_BYTES, Line, PAGE_LINES, SECTOR_BYTES, Sector};
 
@@ -331,6 +331,7 @@ impl MemoryDevice {
             discard: true,
             discard_zeroes: false,
             request_bytes: REQUEST_BYTES,
+            nodes: MemoryNodes::default(),
         };
         let image = Image { base, pages: Pages::default() };
         Self { description, mapping_unit: PAGE as u64, state: State::over(image) }

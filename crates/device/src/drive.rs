@@ -10,7 +10,7 @@ use tandemfs_format::{LINE_BYTES, LineAddress, PAGE_BYTES, PAGE_LINES, SECTOR_BY
 use crate::flush_group::FlushGroup;
 use crate::{
     BlockRequest, Counters, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, LentZone, MappedMemory,
-    MemoryRange, PersistenceDomain, Source, Structure, TxId, VirtualTime,
+    MemoryNodes, MemoryRange, PersistenceDomain, Source, Structure, TxId, VirtualTime,
 };
 
 /// Pages of zeros written by one request, if a discard does not leave zeros: 256 KiB.
@@ -97,13 +97,15 @@ pub struct Drive {
     domain: PersistenceDomain,
     counters: Arc<Counters>,
     flushes: Arc<FlushGroup>,
+    /// Instead of those of the description.
+    nodes: Option<Arc<MemoryNodes>>,
 }
 
 impl Drive {
     /// Wraps a device and uses its own persistence domain.
     pub fn new(device: Arc<dyn Device>) -> Self {
         let domain = device.description().domain;
-        Self { device, domain, counters: Arc::default(), flushes: Arc::default() }
+        Self { device, domain, counters: Arc::default(), flushes: Arc::default(), nodes: None }
     }
 
     /// The same device with a lower domain. Raising it is refused with the device's own domain.
@@ -114,6 +116,17 @@ impl Drive {
         }
         self.domain = domain;
         Ok(self)
+    }
+
+    /// The same device with these nodes of memory, whatever it says itself.
+    pub fn with_nodes(mut self, nodes: MemoryNodes) -> Self {
+        self.nodes = Some(Arc::new(nodes));
+        self
+    }
+
+    /// The nodes that the memory zone lies on.
+    pub fn nodes(&self) -> &MemoryNodes {
+        self.nodes.as_deref().unwrap_or(&self.device.description().nodes)
     }
 
     /// What the device can do.

@@ -49,6 +49,7 @@ mod flush_group;
 mod layer;
 mod lent_zone;
 mod mapping;
+mod nodes;
 mod ranges;
 #[doc(hidden)]
 pub mod sync;
@@ -66,6 +67,7 @@ pub use firmware::{CacheCommands, DriveCounts, DriveRecovery, Firmware, Firmware
 pub use layer::Layer;
 pub use lent_zone::LentZone;
 pub use mapping::{Mapping, MappingOptions};
+pub use nodes::{MemoryNode, MemoryNodes, NODES_MAX, NodeSpec, numbers};
 pub use ranges::{MappedMemory, MemoryRange};
 
 /// A hybrid SSD, or a pair of devices that serve as one.
@@ -147,6 +149,8 @@ pub struct DeviceDescription {
     pub overlapping: bool,
     /// Larger requests are split, so that one request uses several channels of the drive. Whole sectors, in bytes.
     pub request_bytes: u32,
+    /// The nodes of memory (NUMA) that the memory zone lies on.
+    pub nodes: MemoryNodes,
 }
 
 /// Default of [`DeviceDescription::request_bytes`].

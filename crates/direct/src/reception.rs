@@ -244,6 +244,7 @@ impl Reception {
         let operations = Number::all_bits() & !served(Number::Descriptor, sending.is_some()) & !served(Number::Lend, zone.is_some());
         let mut client = Client::new((peer, identity), sending, (Arc::clone(&arena), sizes.data_bytes), rules, &self.shared);
         client.has_zone = zone.is_some();
+        self.shared.vfs.file_system().introduce_caller(client.peer.pid.cast_unsigned());
         let client = Arc::new(client);
         // The client asks nothing before it has its arena, so it is known when its first request comes.
         let id = self.shared.control.add(Arc::clone(&arena), lifelines);

@@ -93,7 +93,9 @@ impl Desk {
             }
             Ok(operation) => {
                 let (may_leave_files, begun) = (may_leave_files(&operation), client.tally.begin(operation.number()));
-                match calls::try_serve(&shared.vfs, client, operation, &ticket) {
+                let caller = client.peer.pid.cast_unsigned();
+                let vfs = &shared.vfs;
+                match vfs.file_system().for_caller(caller, || calls::try_serve(vfs, client, operation, &ticket)) {
                     (None, owed) => return Some(hand_on(&shared, client, request, (ticket, begun), owed)), // [SRV1]
                     (Some(served), owed) => {
                         let leaves = may_leave_files && shared.vfs.file_system().has_left_behind() && !mutant::on(Mutant::FilesLeft);
@@ -169,7 +171,8 @@ fn hand_on(shared: &Arc<Shared>, client: &Arc<Client>, request: &Request, (ticke
     let worker = Arc::clone(shared);
     Box::new(move || {
         drop(owed);
-        let served = calls::serve(&worker.vfs, &client, &request, &ticket);
+        let caller = client.peer.pid.cast_unsigned();
+        let served = worker.vfs.file_system().for_caller(caller, || calls::serve(&worker.vfs, &client, &request, &ticket));
         log(&served);
         client.tally.end(begun, &served.outcome);
         drop(client); // before the answer: what was closed is gone when its closer goes on

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, fstatvfs};
 use rustix::io::Errno;
-use tandemfs_device::{DeviceDescription, DeviceError, Mapping, MappingOptions, PersistenceDomain};
+use tandemfs_device::{DeviceDescription, DeviceError, Mapping, MappingOptions, MemoryNodes, PersistenceDomain};
 
 use tandemfs_format::size::size;
 
@@ -265,6 +265,7 @@ impl OpenImage {
             discard: !options.read_only && self.info.block_bytes > 0,
             discard_zeroes: self.info.firmware.is_some() && !options.read_only,
             request_bytes: REQUEST_BYTES,
+            nodes: MemoryNodes::default(),
         };
         description.lower_domain(options.domain)?;
         Ok(description)

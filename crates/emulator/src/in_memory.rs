@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tandemfs_device::{Device, DeviceDescription, DeviceError, PersistenceDomain, REQUEST_BYTES};
+use tandemfs_device::{Device, DeviceDescription, DeviceError, MemoryNodes, PersistenceDomain, REQUEST_BYTES};
 
 use crate::controller::Controller;
 use crate::firmware_drive::FirmwareDrive;
@@ -57,6 +57,7 @@ impl DriveInMemory {
             discard_zeroes: true,
             overlapping: true,
             request_bytes: REQUEST_BYTES,
+            nodes: MemoryNodes::default(),
         };
         Ok(Arc::new(FirmwareDrive::new(controller, description, None, false)))
     }

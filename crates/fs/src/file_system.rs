@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use hashbrown::HashSet;
 use tandemfs_device::{Drive, DriveCounts};
-use tandemfs_format::InodeNumber;
 use tandemfs_format::error_counters::ErrorCounters;
 use tandemfs_format::superblock::Superblock;
+use tandemfs_format::{InodeNumber, PAGE_BYTES};
 
 use crate::error::{Error, Result};
 use crate::held_back::DamageReport;
@@ -14,6 +14,7 @@ use crate::inodes::InodeTable;
 use crate::inodes::read_ahead::ReadAhead;
 use crate::latency::LatencyCounts;
 use crate::leaving::Leaving;
+use crate::numa::NumaReport;
 use crate::recovery::RecoveryReport;
 use crate::statistics::{self, Statistics};
 use crate::sync::Mutex;
@@ -161,6 +162,32 @@ impl FileSystem {
         self.volume.memory.free_bytes_in_ranges_of(bytes)
     }
 
+    /// Runs operations for a thread of a program, by its number as the kernel gives it to this process (0: unknown). Where the memory zone lies
+    /// on several nodes, what they write goes to the home node of its process.
+    #[inline]
+    pub fn for_caller<T>(&self, thread: u32, operations: impl FnOnce() -> T) -> T {
+        self.volume.memory.numa.for_caller(thread, operations)
+    }
+
+    /// Learns of a thread that will call where nobody may wait ([`crate::no_wait`]); reads `/proc`.
+    pub fn introduce_caller(&self, thread: u32) {
+        self.volume.memory.numa.introduce(thread);
+    }
+
+    /// The nodes of memory that the memory zone lies on, and what processes have written where since the mount or the last reset.
+    pub fn numa(&self) -> NumaReport {
+        let memory = &self.volume.memory;
+        let free: Vec<u64> = memory.free_on_nodes().into_iter().map(|pages| pages * PAGE_BYTES as u64).collect();
+        memory.numa.report(&free, memory.space().total_bytes)
+    }
+
+    /// The calling process writes or creates: it gets a home node if it has none ([NH1] of `numa.rs`).
+    #[inline]
+    pub(crate) fn note_writer(&self) {
+        let memory = &self.volume.memory;
+        memory.numa.note_writer(|| memory.free_on_nodes());
+    }
+
     /// What the mount knows about damaged metadata, and what is held back because of it.
     pub fn damage(&self) -> DamageReport {
         self.volume.held_back.report()
@@ -214,6 +241,7 @@ impl FileSystem {
         self.volume.live.operations.reset();
         self.volume.live.work.reset();
         self.volume.drive.counters().reset();
+        self.volume.memory.numa.reset();
     }
 
     /// Frees the space of all promoted copies except those that are being read. Returns how many were freed.

@@ -34,6 +34,7 @@ use crate::inodes::read_ahead::ReadAhead;
 use crate::journal::{Journal, replay};
 use crate::leaving::Leaving;
 use crate::mutant::{Mutant, on};
+use crate::numa::Numa;
 use crate::quarantine::Quarantine;
 use crate::recovery::{self, Loaded, RecoveryReport};
 use crate::stamp;
@@ -166,7 +167,11 @@ impl FileSystem {
             memory_homes: AtomicBool::new(superblock.has_memory_homes()),
             errors,
         };
-        let mut memory = MemoryAllocator::new(&geometry, pools, SparePages::new(options.memory_bytes, options.write_back_percent));
+        let numa = Numa::new(line_store.drive.nodes().clone(), options.numa);
+        if large != 0 && numa.nodes().count() > 1 {
+            return Err(Error::InvalidArgument("large extents need a memory zone on one node of memory"));
+        }
+        let mut memory = MemoryAllocator::new(&geometry, pools, numa, SparePages::new(options.memory_bytes, options.write_back_percent));
         if large != 0 {
             memory.keep_large_extents(&geometry, pools, large);
         }

@@ -35,6 +35,8 @@ pub struct MountOptions {
     /// Aligned ranges of this many bytes of the memory zone are kept whole as long as other space serves, and files get them where all of
     /// such a range is asked for at once: a power of two from 4 MiB to 1 GiB; 0 for none.
     pub large_extent_bytes: u64,
+    /// Where the memory zone lies on several nodes (NUMA): whether each process gets space on a home node of its own (WineFS §3.6).
+    pub numa: bool,
 }
 
 impl MountOptions {
@@ -53,6 +55,7 @@ impl MountOptions {
         discard: Discard::None,
         home_limit: HomeLimit::Percent(100),
         large_extent_bytes: 0,
+        numa: true,
     };
 }
 

@@ -50,6 +50,8 @@ enum Way {
 struct Write {
     unique: u64,
     node: u64,
+    /// The thread that writes, as the kernel calls it here; 0 if unknown.
+    thread: u32,
     offset: u64,
     length: u64,
     way: Way,
@@ -117,6 +119,7 @@ impl Door {
         let write = Write {
             unique: request.unique,
             node,
+            thread: if by_writer { request.pid } else { self.writers.thread_of(inode(node)) },
             offset,
             length: data.len() as u64,
             way,
@@ -154,7 +157,7 @@ impl Door {
 
     /// Changes the file. What may be older in the page cache then is not dropped yet.
     fn put(&self, write: &Write, data: &[u8], held: Option<DirectWrite>) -> Result<Wrote> {
-        let bytes = self.put_bytes(write, data)?;
+        let bytes = self.fs.for_caller(write.thread, || self.put_bytes(write, data))?;
         let stale = match held {
             Some(held) => held.must_drop().then_some(Stale::Noted(held)),
             None if write.way == Way::Through => {

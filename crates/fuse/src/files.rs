@@ -87,21 +87,21 @@ impl Door {
     }
 
     /// Strict mode needs no OPEN: after ENOSYS the kernel opens and closes files by itself and keeps the page cache.
-    pub(crate) fn open(&self, node: u64, flags: u32, reply: Reply<'_>) {
+    pub(crate) fn open(&self, request: &Request<'_>, flags: u32, reply: Reply<'_>) {
         match self.mode {
             Mode::Strict => reply.error(Errno::ENOSYS),
             Mode::Relaxed | Mode::StrictAtomic => {
-                reply.open(Opened { handle: self.opened(inode(node), flags), flags: self.open_flags() });
+                reply.open(Opened { handle: self.opened(inode(request.node), request.pid, flags), flags: self.open_flags() });
             }
         }
     }
 
-    /// Counts an opener; returns its handle.
-    pub(crate) fn opened(&self, file: InodeNumber, flags: u32) -> u64 {
+    /// Counts an opener, with its thread; returns its handle.
+    pub(crate) fn opened(&self, file: InodeNumber, thread: u32, flags: u32) -> u64 {
         if !self.writes_behind(flags) {
             return READER;
         }
-        self.writers.add(file);
+        self.writers.add(file, thread);
         WRITER
     }
 

@@ -77,21 +77,24 @@ impl Door {
     }
 
     pub(crate) fn create(self: &Arc<Self>, request: &Request<'_>, name: &[u8], (mode, umask, flags): (u32, u32, u32), reply: Reply<'_>) {
-        let (parent, new) = (request.node, New::of(file_type::REGULAR | permissions(mode), umask));
+        let (parent, new, thread) = (request.node, New::of(file_type::REGULAR | permissions(mode), umask), request.pid);
         self.make(request, Some(name), &new, reply, move |door, made, reply| {
-            door.reply_created("create", parent, made.and_then(|attributes| door.remember(attributes)), flags, reply);
+            door.reply_created("create", parent, made.and_then(|attributes| door.remember(attributes)), (thread, flags), reply);
         });
     }
 
     pub(crate) fn tmpfile(self: &Arc<Self>, request: &Request<'_>, (mode, umask, flags): (u32, u32, u32), reply: Reply<'_>) {
-        let (parent, new) = (request.node, New::of(file_type::REGULAR | permissions(mode), umask));
-        self.make(request, None, &new, reply, move |door, made, reply| door.reply_created("tmpfile", parent, made, flags, reply));
+        let (parent, new, thread) = (request.node, New::of(file_type::REGULAR | permissions(mode), umask), request.pid);
+        self.make(request, None, &new, reply, move |door, made, reply| {
+            door.reply_created("tmpfile", parent, made, (thread, flags), reply);
+        });
     }
 
-    fn reply_created(&self, operation: &'static str, parent: u64, made: Result<Attributes>, flags: u32, reply: Reply<'_>) {
+    fn reply_created(&self, operation: &'static str, parent: u64, made: Result<Attributes>, opened: (u32, u32), reply: Reply<'_>) {
+        let (thread, flags) = opened;
         match made {
             Ok(attributes) => {
-                let handle = self.opened(attributes.inode, flags);
+                let handle = self.opened(attributes.inode, thread, flags);
                 reply.create(&self.entry(&attributes), Opened { handle, flags: self.open_flags() });
             }
             Err(error) => reply.error(self.failed(operation, parent, &error)),

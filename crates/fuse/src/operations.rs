@@ -13,7 +13,7 @@ pub(crate) struct Operations(pub(crate) Arc<Door>);
 impl Handler for Operations {
     /// Where the request has to wait, another thread serves in place of this one ([NW6] of the file system).
     fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
-        announcing(will_wait, || self.serve(request, reply));
+        announcing(will_wait, || self.0.fs.for_caller(request.pid, || self.serve(request, reply)));
     }
 
     /// Operations cannot be interrupted; the kernel need not send INTERRUPT.
@@ -58,7 +58,7 @@ impl Operations {
             }
             Operation::Statfs => door.statfs(reply),
 
-            Operation::Open { flags, .. } => door.open(node, flags, reply),
+            Operation::Open { flags, .. } => door.open(request, flags, reply),
             Operation::Release { flags, .. } => door.release(node, flags, reply),
             Operation::Read { offset, size, lock_owner, .. } => door.read(request, offset, size, lock_owner.is_some(), reply),
             Operation::Write(write) => door.write(request, &write, reply),

@@ -54,6 +54,7 @@ pub fn stats(fs: &FileSystem) -> Value {
         // Null if no pass is under way.
         "compaction": fs.compaction_progress().map(|(done, total)| json!({ "done_inodes": done, "total_inodes": total })),
         "homes": homes(fs),
+        "numa": numa(fs),
         "damage": damage(fs),
         "errors": counters(fs.error_counters().entries()),
         "memory_zone": zone(&space.memory),
@@ -93,6 +94,25 @@ fn homes(fs: &FileSystem) -> Value {
         "waiting_files": moves.waiting_files,
         // Null if no search for files to move is under way.
         "search": moves.search.map(|(done, total)| json!({ "done_inodes": done, "total_inodes": total })),
+    })
+}
+
+/// The nodes that the memory zone lies on, and what processes wrote on their home nodes and on others.
+fn numa(fs: &FileSystem) -> Value {
+    let report = fs.numa();
+    let nodes = report.nodes.iter().map(|node| {
+        json!({
+            "number": node.number,
+            "total_bytes": node.total_bytes,
+            "free_bytes": node.free_bytes,
+            "processes": node.processes,
+        })
+    });
+    json!({
+        "places": report.places,
+        "local_written_bytes": report.local_written_bytes,
+        "remote_written_bytes": report.remote_written_bytes,
+        "nodes": nodes.collect::<Vec<_>>(),
     })
 }
 

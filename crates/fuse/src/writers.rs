@@ -28,6 +28,8 @@ pub(crate) struct Writers {
 #[derive(Debug, Default)]
 struct File {
     openers: u32,
+    /// The thread that opened it last, as the kernel calls it here: who the kernel writes pages back for.
+    thread: u32,
     /// The space in the last reply to the kernel, in 512 B.
     told_512: Option<u64>,
     /// The start of the second in which drops are counted, and their number.
@@ -37,9 +39,11 @@ struct File {
 
 impl Writers {
     /// Counts an opener.
-    pub(crate) fn add(&self, inode: InodeNumber) {
+    pub(crate) fn add(&self, inode: InodeNumber, thread: u32) {
         let mut open = self.lock();
-        open.entry(inode.get()).or_default().openers += 1;
+        let file = open.entry(inode.get()).or_default();
+        file.openers += 1;
+        file.thread = thread;
         self.files.store(open.len(), Ordering::Release);
     }
 
@@ -53,6 +57,11 @@ impl Writers {
             }
         }
         self.files.store(open.len(), Ordering::Release);
+    }
+
+    /// The thread that opened a file for writing last; 0 if nobody has it open.
+    pub(crate) fn thread_of(&self, inode: InodeNumber) -> u32 {
+        self.with(inode, |file| file.thread).unwrap_or(0)
     }
 
     /// Whether a file is open for writing.
@@ -121,8 +130,8 @@ mod tests {
     fn a_file_is_written_until_its_last_writer_closes() {
         let writers = Writers::default();
         assert!(!writers.contains(ONE));
-        writers.add(ONE);
-        writers.add(ONE);
+        writers.add(ONE, 7);
+        writers.add(ONE, 7);
         writers.remove(ONE);
         assert!(writers.contains(ONE) && !writers.contains(OTHER));
         writers.remove(ONE);
@@ -134,7 +143,7 @@ mod tests {
     fn attributes_are_dropped_when_the_space_has_changed_and_not_too_often() {
         let writers = Writers::default();
         assert!(!writers.must_drop_attributes(ONE, 8));
-        writers.add(ONE);
+        writers.add(ONE, 7);
         assert!(writers.told(ONE, 8) && !writers.told(OTHER, 8));
         assert!(!writers.must_drop_attributes(ONE, 8));
         assert!(writers.must_drop_attributes(ONE, 16) && !writers.must_drop_attributes(ONE, 16));
@@ -148,7 +157,7 @@ mod tests {
     fn a_loss_is_told_once() {
         let writers = Writers::default();
         writers.lost(ONE, Errno::ENOSPC); // every writer has closed it
-        writers.add(ONE);
+        writers.add(ONE, 7);
         assert!(writers.take_lost(ONE).is_none());
         writers.lost(ONE, Errno::ENOSPC);
         assert!(writers.take_lost(OTHER).is_none());

@@ -58,7 +58,6 @@ pub struct Crossed {
 }
 
 /// An answer, typed.
-#[expect(clippy::large_enum_variant, reason = "one at a time, on the stack of who asked")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// It was done; [`Answer::error`] is 0.

@@ -11,7 +11,8 @@ use tandemfs_format::size::size;
 use tandemfs_format::{PAGE_BYTES, UNIT_BYTES};
 
 use super::{Access, Opened, open_half, sysfs};
-use crate::{DeviceError, LentZone, MappedMemory, Mapping, MappingOptions, MemoryRange, PersistenceDomain};
+use crate::nodes::cpus_of_node;
+use crate::{DeviceError, LentZone, MappedMemory, Mapping, MappingOptions, MemoryNodes, MemoryRange, PersistenceDomain};
 
 #[derive(Debug)]
 pub(crate) struct MemoryHalf {
@@ -19,6 +20,7 @@ pub(crate) struct MemoryHalf {
     domain: PersistenceDomain,
     /// Granule of its mappings, in bytes.
     unit: u64,
+    nodes: MemoryNodes,
     /// Holds the lock.
     file: File,
 }
@@ -32,6 +34,8 @@ struct Found {
     direct: bool,
     /// Granule of its mappings, in bytes.
     unit: u64,
+    /// The node of its memory (NUMA), if the mapping reaches the memory.
+    node: Option<u32>,
 }
 
 impl MemoryHalf {
@@ -55,7 +59,9 @@ impl MemoryHalf {
             Some(vouched) if found.direct || mapping.is_synchronous() => Mapping::reachable_domain(vouched),
             _ => PersistenceDomain::Process,
         };
-        Ok(Self { mapping, domain, unit: found.unit, file })
+        let nodes = found.node.filter(|_| domain != PersistenceDomain::Process || found.direct);
+        let nodes = nodes.map_or_else(MemoryNodes::default, |node| MemoryNodes::one(node, cpus_of_node(node).unwrap_or_default()));
+        Ok(Self { mapping, domain, unit: found.unit, nodes, file })
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -68,6 +74,10 @@ impl MemoryHalf {
 
     pub(crate) fn mapping(&self) -> &Mapping {
         &self.mapping
+    }
+
+    pub(crate) fn nodes(&self) -> MemoryNodes {
+        self.nodes.clone()
     }
 
     pub(crate) fn unit(&self) -> u64 {
@@ -101,18 +111,25 @@ fn look(file: &File, metadata: &std::fs::Metadata) -> Result<Found, String> {
         let directory = sysfs::device_directory("char", metadata.rdev()).ok_or("is not in /sys/dev/char; is it a devdax?")?;
         let bytes = sysfs::dax_bytes(&directory).ok_or("is no devdax; a memory half is a /dev/dax device, a file or a block device")?;
         let unit = sysfs::dax_align(&directory).unwrap_or(UNIT_BYTES);
-        return Ok(Found { bytes, vouched: sysfs::persistence_domain(&directory), direct: true, unit });
+        return Ok(Found {
+            bytes,
+            vouched: sysfs::persistence_domain(&directory),
+            direct: true,
+            unit,
+            node: sysfs::memory_node(&directory),
+        });
     }
     if kind.is_block_device() {
         let mut file = file;
         let bytes = file.seek(SeekFrom::End(0)).map_err(|error| error.to_string())?;
         // A mapping of a block device is its page cache, also on persistent memory.
-        return Ok(Found { bytes, vouched: None, direct: false, unit: PAGE_BYTES as u64 });
+        return Ok(Found { bytes, vouched: None, direct: false, unit: PAGE_BYTES as u64, node: None });
     }
     if kind.is_file() {
         let directory = sysfs::device_directory("block", metadata.dev());
-        let vouched = directory.and_then(|directory| sysfs::persistence_domain(&directory));
-        return Ok(Found { bytes: metadata.len(), vouched, direct: false, unit: PAGE_BYTES as u64 });
+        let vouched = directory.as_deref().and_then(sysfs::persistence_domain);
+        let node = directory.as_deref().and_then(sysfs::memory_node);
+        return Ok(Found { bytes: metadata.len(), vouched, direct: false, unit: PAGE_BYTES as u64, node });
     }
     Err("is no device and no file".into())
 }

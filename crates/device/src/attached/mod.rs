@@ -93,6 +93,7 @@ impl PairDevice {
             discard: block.as_ref().is_some_and(BlockHalf::can_discard) && !options.read_only,
             discard_zeroes: false,
             request_bytes: block.as_ref().map_or(REQUEST_BYTES, BlockHalf::request_bytes),
+            nodes: memory.nodes(),
         };
         description.lower_domain(options.domain)?;
         // [AT3]

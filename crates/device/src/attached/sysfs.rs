@@ -50,6 +50,13 @@ pub(super) fn persistence_domain(directory: &Path) -> Option<PersistenceDomain> 
     }
 }
 
+/// The node of the memory below a device (NUMA): that whose CPUs are nearest, or else the memory's own. A volume over several devices has
+/// none here.
+pub(super) fn memory_node(directory: &Path) -> Option<u32> {
+    let number = |name| ancestors(directory).find_map(|path| read(path, name)?.parse::<u32>().ok());
+    number("numa_node").or_else(|| number("target_node"))
+}
+
 /// Whether a drive has a volatile write cache.
 pub(super) fn has_volatile_cache(directory: &Path) -> bool {
     // Unknown counts as yes: an unnecessary FLUSH does no harm.
@@ -102,6 +109,15 @@ mod tests {
         let virtual_region = ("virtio3/ndbus0/region0/uevent", "DEVTYPE=nd_pmem\n");
         assert_eq!(domain(&[virtual_region], "virtio3/ndbus0/region0/namespace0.0/block/pmem0"), None);
         assert_eq!(domain(&[("hmem.0/uevent", "DRIVER=hmem\n")], "hmem.0/dax0.0"), None);
+    }
+
+    #[test]
+    fn the_node_is_the_one_with_cpus_or_that_of_the_memory() {
+        let node = |files: &[(&str, &str)]| memory_node(&tree(files).path().join("region0/dax0.0"));
+        assert_eq!(node(&[("region0/dax0.0/numa_node", "1\n"), ("region0/dax0.0/target_node", "3\n")]), Some(1));
+        assert_eq!(node(&[("region0/dax0.0/numa_node", "-1\n"), ("region0/dax0.0/target_node", "3\n")]), Some(3));
+        assert_eq!(node(&[("region0/numa_node", "0\n"), ("region0/dax0.0/size", "7\n")]), Some(0), "of the region");
+        assert_eq!(node(&[("region0/dax0.0/numa_node", "-1\n"), ("region0/dax0.0/target_node", "many\n")]), None);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tandemfs_device::{
-    BlockPath, BlockRequest, BytePath, CacheCommands, DeviceDescription, DeviceError, Firmware, PersistenceDomain, REQUEST_BYTES, TxId,
+    BlockPath, BlockRequest, BytePath, CacheCommands, DeviceDescription, DeviceError, Firmware, MemoryNodes, PersistenceDomain,
+    REQUEST_BYTES, TxId,
 };
 use tandemfs_format::{LINE_BYTES, Sector};
 
@@ -526,6 +527,7 @@ fn open(shape: Shape, medium: &Arc<TestMedium>, read_only: bool) -> Result<Drive
         discard_zeroes: true,
         overlapping: true,
         request_bytes: REQUEST_BYTES,
+        nodes: MemoryNodes::default(),
     };
     Ok(FirmwareDrive::new(controller, description, None, read_only))
 }

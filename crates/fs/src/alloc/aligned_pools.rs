@@ -4,6 +4,10 @@
 //!       holes, then an aligned extent that it breaks, so threads of different CPUs do not lay their blocks among each other's. But where
 //!       another pool has many holes ([`HOLES_SHARE`]), these serve before an aligned extent is broken. Only then holes of all other pools
 //!       serve, the pool with most first, and then their aligned extents likewise.
+//! [AP2] A pool lies on one node of memory. Where a node comes first (`numa.rs`), its pools are asked as if there were no others; then all
+//!       are, if nothing is left on the node that would serve, also not by breaking an aligned extent.
+
+use std::ops::Range;
 
 use super::aligned_space::AlignedSpace;
 use super::unit_pages::UNIT_PAGES;
@@ -22,19 +26,44 @@ struct Pool {
 
 pub(super) struct AlignedPools {
     pools: Vec<Pool>,
-    /// Units of each pool but the last, which may have fewer.
+    /// Units of each pool; the last one of a node may have fewer.
     pool_units: usize,
+    /// The first unit of each pool, and the end.
+    starts: Vec<usize>,
+    /// The pools of each node, if there are several.
+    of_nodes: Vec<Vec<usize>>,
 }
 
 impl AlignedPools {
     /// At most `pools` parts of `units` units, each a multiple of `step` units. Nothing is taken; a block has `each` pages.
     pub(super) fn new(units: usize, pools: usize, step: usize, each: u32) -> Self {
         let pool_units = units.div_ceil(pools.max(1)).next_multiple_of(step).max(step);
-        let pool = |first: usize| {
-            let space = AlignedSpace::new(pool_units.min(units - first), each);
+        let starts = (0..units.max(1)).step_by(pool_units).chain([units]).collect();
+        Self::between(starts, pool_units, each)
+    }
+
+    /// At most about `pools` parts of the units of several nodes, at least one of each range.
+    pub(super) fn on_nodes(ranges: &[(Range<usize>, usize)], nodes: usize, pools: usize, each: u32) -> Self {
+        let units = ranges.last().map_or(0, |(range, _)| range.end);
+        let pool_units = units.div_ceil(pools.max(nodes)).max(1);
+        let mut of_nodes = vec![Vec::new(); nodes];
+        let mut starts = Vec::new();
+        for (range, node) in ranges {
+            for first in range.clone().step_by(pool_units) {
+                of_nodes[*node].push(starts.len());
+                starts.push(first);
+            }
+        }
+        starts.push(units);
+        Self { of_nodes, ..Self::between(starts, pool_units, each) }
+    }
+
+    fn between(starts: Vec<usize>, pool_units: usize, each: u32) -> Self {
+        let pool = |bounds: &[usize]| {
+            let space = AlignedSpace::new(bounds[1] - bounds[0], each);
             Pool { space: Mutex::new(space), in_holes: AtomicU64::new(0), whole: AtomicU64::new(0) }
         };
-        Self { pools: (0..units.max(1)).step_by(pool_units).map(pool).collect(), pool_units }
+        Self { pools: starts.windows(2).map(pool).collect(), pool_units, starts, of_nodes: Vec::new() }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -48,12 +77,18 @@ impl AlignedPools {
 
     /// The pool of a page.
     pub(super) fn pool_of(&self, page: u64) -> usize {
-        (page / UNIT_PAGES) as usize / self.pool_units
+        let unit = (page / UNIT_PAGES) as usize;
+        if self.of_nodes.is_empty() { unit / self.pool_units } else { self.starts.partition_point(|start| *start <= unit) - 1 }
     }
 
     /// The first page of a pool.
     pub(super) fn start_of(&self, pool: usize) -> u64 {
-        (pool * self.pool_units) as u64 * UNIT_PAGES
+        self.starts[pool] as u64 * UNIT_PAGES
+    }
+
+    /// Free pages of the holes of a node, whose aligned extents others may have taken.
+    pub(super) fn in_holes_of(&self, node: usize) -> u64 {
+        self.of_nodes[node].iter().map(|pool| self.with(*pool, AlignedSpace::in_holes)).sum()
     }
 
     /// Uses a pool, whose pages are counted from [`AlignedPools::start_of`] on.
@@ -81,9 +116,9 @@ impl AlignedPools {
         }
     }
 
-    /// Other pools, those of which there is most first.
-    fn others(&self, own: usize, amount: impl Fn(&Pool) -> u64) -> Vec<usize> {
-        let others = (0..self.pools.len()).filter(|pool| *pool != own);
+    /// Other pools, those of which there is most first. `among` are the pools that count; all if none are named.
+    fn others(&self, among: &[usize], own: usize, amount: impl Fn(&Pool) -> u64) -> Vec<usize> {
+        let others = (0..self.pools.len()).filter(|pool| *pool != own && (among.is_empty() || among.contains(pool)));
         let mut others: Vec<(u64, usize)> = others.map(|pool| (amount(&self.pools[pool]), pool)).collect();
         others.sort_unstable_by_key(|(amount, pool)| (u64::MAX - amount, *pool));
         others.into_iter().map(|(_, pool)| pool).collect()
@@ -97,26 +132,48 @@ impl AlignedPools {
         from_hole: impl Fn(usize) -> Option<u64>,
         from_unit: Option<impl Fn(usize) -> Option<u64>>,
     ) -> Option<u64> {
-        let own = current_cpu() % self.pools.len();
+        self.find_among(&[], count, &from_hole, from_unit.as_ref())
+    }
+
+    /// As [`AlignedPools::find`], on one node.
+    pub(super) fn find_on(
+        &self,
+        node: usize,
+        count: u64,
+        from_hole: impl Fn(usize) -> Option<u64>,
+        from_unit: Option<impl Fn(usize) -> Option<u64>>,
+    ) -> Option<u64> {
+        let among = self.of_nodes.get(node).filter(|among| !among.is_empty())?;
+        self.find_among(among, count, &from_hole, from_unit.as_ref())
+    }
+
+    fn find_among(
+        &self,
+        among: &[usize],
+        count: u64,
+        from_hole: &impl Fn(usize) -> Option<u64>,
+        from_unit: Option<&impl Fn(usize) -> Option<u64>>,
+    ) -> Option<u64> {
+        let own = if among.is_empty() { current_cpu() % self.pools.len() } else { among[current_cpu() % among.len()] };
         let in_holes = |pool: &Pool| pool.in_holes.load(Relaxed);
         let whole = |pool: &Pool| pool.whole.load(Relaxed);
         let in_zone = |pool: usize, found: Option<u64>| found.map(|page| self.start_of(pool) + page);
         let hole = |pool: usize| in_zone(pool, from_hole(pool));
-        let unit = |pool: usize| in_zone(pool, from_unit.as_ref().and_then(|from_unit| from_unit(pool)));
+        let unit = |pool: usize| in_zone(pool, from_unit.and_then(|from_unit| from_unit(pool)));
         if count == UNIT_PAGES {
-            return unit(own).or_else(|| self.others(own, whole).into_iter().find_map(unit));
+            return unit(own).or_else(|| self.others(among, own, whole).into_iter().find_map(unit));
         }
         let many = self.pool_units as u64 * UNIT_PAGES / HOLES_SHARE;
         let found = hole(own).or_else(|| {
-            let richest = self.others(own, in_holes).into_iter().next()?;
+            let richest = self.others(among, own, in_holes).into_iter().next()?;
             if in_holes(&self.pools[richest]) > many { hole(richest) } else { None }
         });
         if from_unit.is_none() {
-            return found.or_else(|| self.others(own, in_holes).into_iter().find_map(hole));
+            return found.or_else(|| self.others(among, own, in_holes).into_iter().find_map(hole));
         }
         found
             .or_else(|| unit(own))
-            .or_else(|| self.others(own, in_holes).into_iter().find_map(hole))
-            .or_else(|| self.others(own, whole).into_iter().find_map(unit))
+            .or_else(|| self.others(among, own, in_holes).into_iter().find_map(hole))
+            .or_else(|| self.others(among, own, whole).into_iter().find_map(unit))
     }
 }

@@ -77,7 +77,6 @@ impl AlignedSpace {
     }
 
     /// Free pages of holes.
-    #[cfg(test)]
     pub(super) fn in_holes(&mut self) -> u64 {
         self.free - self.whole() * UNIT_PAGES
     }

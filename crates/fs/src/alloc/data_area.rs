@@ -1,5 +1,7 @@
 //! The data area: slots for data logs, spare pages for copies, and counts of free space.
 
+use std::ops::Range;
+
 use tandemfs_format::mapping::SlotClass;
 use tandemfs_format::{LINE_BYTES, LineAddress, PAGE_LINES, UNIT_BYTES, UNIT_LINES};
 
@@ -8,6 +10,7 @@ use super::bits::{Bits, WORDS};
 use super::memory::MemoryAllocator;
 use super::pools::Pool;
 use super::spare_pages::PageSource;
+use super::unit_pages::UNIT_PAGES;
 use super::units::{DataPage, UnitOwner};
 use crate::error::{Error, Result};
 use crate::inject::{Take, fails};
@@ -36,11 +39,43 @@ impl MemoryAllocator {
         Ok(found)
     }
 
-    /// Finds a slot in the units of the data area, or else in a free unit that becomes one.
+    /// The pools of slots on a node.
+    fn slot_pools(&self, node: usize) -> Range<usize> {
+        let each = self.pools.len() / self.numa.count();
+        node * each..(node + 1) * each
+    }
+
+    /// The pool that a unit with slots is given to when maps are loaded.
+    pub(super) fn slot_pool(&self, unit: u64) -> u32 {
+        let pools = self.slot_pools(self.numa.of_unit(unit));
+        (pools.start as u64 + unit % pools.len() as u64) as u32
+    }
+
+    /// Finds a slot in the units of the data area, or else in a free unit that becomes one: on the node that comes first, then on others.
     fn find_slot(&self, class: SlotClass, may_add: bool) -> Option<LineAddress> {
-        let own = current_cpu() % self.pools.len();
+        let all = 0..self.pools.len();
+        let Some(first) = self.numa.first(false, Vec::new) else { return self.find_slot_in(all, class, may_add) };
+        let on_first = self.find_slot_in(self.slot_pools(first), class, may_add);
+        on_first.or_else(|| {
+            let free = self.free_on_nodes();
+            if free[first] < UNIT_PAGES {
+                self.numa.is_full(first, free); // [NH3] of `numa.rs`
+                let other = self.numa.first(false, Vec::new).filter(|other| *other != first);
+                if let Some(found) = other.and_then(|other| self.find_slot_in(self.slot_pools(other), class, may_add)) {
+                    return Some(found);
+                }
+            }
+            let found = self.find_slot_in(all, class, false);
+            let mut nodes = (0..self.numa.count()).filter(|node| *node != first);
+            found.or_else(|| nodes.find_map(|node| self.find_slot_in(self.slot_pools(node), class, may_add)))
+        })
+    }
+
+    /// Finds a slot in units of these pools, or in a free unit that one of them gets.
+    fn find_slot_in(&self, pools: Range<usize>, class: SlotClass, may_add: bool) -> Option<LineAddress> {
+        let own = pools.start + current_cpu() % pools.len();
         let take = |index: usize| self.pools[index].lock().take(&self.map, index as u32, class);
-        let others = || (0..self.pools.len()).filter(|index| *index != own).find_map(take);
+        let others = || pools.clone().filter(|index| *index != own).find_map(take);
         // Much free room in other pools serves before a unit is broken ([AP1] of `aligned_pools.rs`).
         let is_much = || self.free_data_lines.load(SeqCst) > self.pools.len() as u64 * UNIT_LINES;
         let found = take(own).or_else(|| if is_much() { others() } else { None }).or_else(|| {
@@ -67,13 +102,19 @@ impl MemoryAllocator {
             if fails(Take::Unit) || self.free_units.load(SeqCst) <= kept {
                 return None;
             }
-            let unit = self.map.next_free(|| (0..self.total_units).rev().find(|unit| self.map.owner(*unit) == UnitOwner::Free))?;
+            let is_free = |unit: &u64| self.map.owner(*unit) == UnitOwner::Free && self.may_have(pool, *unit);
+            let unit = self.map.next_free(|| (0..self.total_units).rev().find(is_free))?;
             self.map.set_owner(unit, UnitOwner::Pool(pool as u32));
             self.free_units.fetch_sub(1, SeqCst);
             unit
         };
         self.free_data_lines.fetch_add(UNIT_LINES, SeqCst);
         Some(unit as u32)
+    }
+
+    /// Whether a unit lies on the node of a pool, where each node has its own.
+    fn may_have(&self, pool: usize, unit: u64) -> bool {
+        !self.numa.is_on() || self.slot_pools(self.numa.of_unit(unit)).contains(&pool)
     }
 
     /// Avoids the page of a slot that the device failed, until one of its slots is freed.

@@ -14,8 +14,9 @@
 //! Lock order: a pool, then `units` of the allocator, then the bits of a unit.
 
 use std::cell::Cell;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
+use tandemfs_device::MemoryNodes;
 use tandemfs_format::geometry::Geometry;
 use tandemfs_format::{LineAddress, PAGE_BYTES, PAGE_LINES, UNIT_BYTES, UNIT_LINES};
 
@@ -53,15 +54,21 @@ pub(super) struct Extents {
 }
 
 impl Extents {
-    pub(super) fn new(geometry: &Geometry, pools: usize) -> Self {
-        Self::in_groups(geometry, pools, 1)
+    pub(super) fn new(geometry: &Geometry, pools: usize, nodes: &MemoryNodes) -> Self {
+        let (units, each) = (geometry.memory_units(), geometry.block_sectors_each() as u32);
+        Self::of_pools(
+            geometry,
+            match nodes.count() {
+                1 => AlignedPools::new(units as usize, pools, 1, each),
+                count => AlignedPools::on_nodes(&unit_ranges(nodes, units), count, pools, each),
+            },
+        )
     }
 
-    /// Pools of whole groups of so many units.
-    fn in_groups(geometry: &Geometry, pools: usize, units: usize) -> Self {
+    fn of_pools(geometry: &Geometry, pools: AlignedPools) -> Self {
         let wanted = (ROOM_BLOCKS * geometry.block_sectors_each()).max(ROOM_PAGES);
         Self {
-            pools: AlignedPools::new(geometry.memory_units() as usize, pools, units, geometry.block_sectors_each() as u32),
+            pools,
             free_pages: AtomicU64::new(0),
             used_pages: AtomicU64::new(0),
             room_pages: wanted.min(geometry.memory_units() * UNIT_PAGES / 16),
@@ -93,11 +100,19 @@ impl Extents {
     }
 }
 
+/// The units of each range of nodes of memory, and the index of its node.
+fn unit_ranges(nodes: &MemoryNodes, units: u64) -> Vec<(Range<usize>, usize)> {
+    let in_units = |(range, node): (Range<u64>, usize)| ((range.start / UNIT_BYTES) as usize..(range.end / UNIT_BYTES) as usize, node);
+    nodes.ranges(units * UNIT_BYTES).into_iter().map(in_units).collect()
+}
+
 impl MemoryAllocator {
     /// Makes a class of large extents of so many bytes, a power of two of units ([LX1] of `large_units.rs`). Nothing is loaded yet.
     pub(crate) fn keep_large_extents(&mut self, geometry: &Geometry, pools: usize, bytes: u64) {
         let units = bytes / UNIT_BYTES;
-        self.extents = Extents::in_groups(geometry, pools, units as usize);
+        let each = geometry.block_sectors_each() as u32;
+        let pools = AlignedPools::new(geometry.memory_units() as usize, pools, units as usize, each);
+        self.extents = Extents::of_pools(geometry, pools);
         let large = LargeUnits::new(self.total_units, self.extents.pools.pool_units() as u64, units);
         (0..self.total_units).filter(|unit| geometry.is_fixed(*unit)).for_each(|unit| large.note(unit, false));
         self.map.large = Some(large);
@@ -183,6 +198,10 @@ impl MemoryAllocator {
         if fails(Take::Pages) || !ends_inside || self.check_growth(count).is_err() {
             return false;
         }
+        let first = self.numa.first(true, || self.free_on_nodes());
+        if first.is_some_and(|node| self.numa.of_unit(address.unit()) != node) {
+            return false; // [AP2]
+        }
         let mut is_taken = false;
         self.extents.pools.each_part(address.number() / PAGE_LINES, count, |space, page, here| {
             is_taken = here == count && space.take_hole_at(page, count);
@@ -212,16 +231,16 @@ impl MemoryAllocator {
             return Err(full); // [GA2] of `gathering.rs`
         }
         let may_break = may_break && !moves;
-        let mut found = self.find_extent(counts.clone(), may_break);
+        let mut found = self.find_extent(counts.clone(), may_break, moves);
         // [GA1] of `gathering.rs`
         while found.is_none() && may_break && (self.spare_pages.give_back(self, UNIT_PAGES as usize) > 0 || self.end_gathering()) {
-            found = self.find_extent(counts.clone(), may_break);
+            found = self.find_extent(counts.clone(), may_break, moves);
         }
         found.ok_or(full)
     }
 
     /// Takes pages in a row ([FX2]).
-    fn find_extent(&self, counts: RangeInclusive<u64>, may_break: bool) -> Option<(LineAddress, u64)> {
+    fn find_extent(&self, counts: RangeInclusive<u64>, may_break: bool, moves: bool) -> Option<(LineAddress, u64)> {
         let (least, count) = (*counts.start(), *counts.end());
         let taken = Cell::new(count);
         let pools = &self.extents.pools;
@@ -244,8 +263,32 @@ impl MemoryAllocator {
             })
         };
         let may_break = may_break || count == UNIT_PAGES;
-        let page = pools.find(least, from_hole, may_break.then_some(from_unit))?;
-        Some((LineAddress::new(page * PAGE_LINES), taken.get()))
+        let found = |page: u64| (LineAddress::new(page * PAGE_LINES), taken.get());
+        let Some(node) = self.numa.first(true, || self.free_on_nodes()) else {
+            return pools.find(least, from_hole, may_break.then_some(from_unit)).map(found);
+        };
+        if let Some(page) = pools.find_on(node, least, from_hole, may_break.then_some(from_unit)) {
+            return Some(found(page));
+        }
+        // [AP2]: what may break an aligned extent asks next.
+        let free = self.free_on_nodes();
+        if !may_break && !moves && self.map.free_units_on(node) > 0 {
+            return None;
+        }
+        if free[node] < UNIT_PAGES || may_break && count < UNIT_PAGES {
+            self.numa.is_full(node, free); // [NH3] of `numa.rs`
+            let other = self.numa.first(false, Vec::new).filter(|other| *other != node);
+            if let Some(page) = other.and_then(|other| pools.find_on(other, least, from_hole, may_break.then_some(from_unit))) {
+                return Some(found(page));
+            }
+        }
+        pools.find(least, from_hole, may_break.then_some(from_unit)).map(found)
+    }
+
+    /// Free pages that extents could have on each node, as far as they are in units that nobody has, or that extents have.
+    pub(crate) fn free_on_nodes(&self) -> Vec<u64> {
+        let free = |node| self.map.free_units_on(node) * UNIT_PAGES + self.extents.pools.in_holes_of(node);
+        if self.numa.is_on() { (0..self.numa.count()).map(free).collect() } else { vec![self.free_for_extents() / PAGE_LINES] }
     }
 
     /// Pages of a hole have become an extent. The caller has locked their pool.
@@ -405,11 +448,12 @@ impl MemoryAllocator {
 mod tests {
     use super::*;
     use crate::alloc::spare_pages::SparePages;
+    use crate::numa::Numa;
     use tandemfs_format::mapping::SlotClass;
 
     fn allocator(memory_bytes: u64) -> MemoryAllocator {
         let geometry = Geometry::new(memory_bytes, 64 << 20, 64 << 10, 4, 256 << 10).expect("fits");
-        let memory = MemoryAllocator::new(&geometry, 1, SparePages::new(0, 10));
+        let memory = MemoryAllocator::new(&geometry, 1, Numa::new(MemoryNodes::default(), true), SparePages::new(0, 10));
         memory.finish_loading();
         for region in [1, 3] {
             memory.region_free[region].store(1 << 20, SeqCst); // regions that are not short of room

@@ -173,6 +173,7 @@ fn use_of(owner: UnitOwner) -> Option<Use> {
 
 #[cfg(test)]
 mod tests {
+    use tandemfs_device::MemoryNodes;
     use tandemfs_format::PAGE_LINES;
     use tandemfs_format::geometry::Geometry;
     use tandemfs_format::mapping::SlotClass;
@@ -180,11 +181,12 @@ mod tests {
     use super::*;
     use crate::alloc::Need;
     use crate::alloc::spare_pages::SparePages;
+    use crate::numa::Numa;
     use crate::sync::atomic::Ordering::SeqCst;
 
     fn allocator() -> MemoryAllocator {
         let geometry = Geometry::new(64 << 20, 64 << 20, 64 << 10, 4, 256 << 10).expect("fits");
-        let memory = MemoryAllocator::new(&geometry, 1, SparePages::new(0, 10));
+        let memory = MemoryAllocator::new(&geometry, 1, Numa::new(MemoryNodes::default(), true), SparePages::new(0, 10));
         memory.finish_loading();
         for region in [1, 3] {
             memory.region_free[region].store(1 << 20, SeqCst); // regions that are not short of room

@@ -34,7 +34,7 @@ impl MemoryAllocator {
         for unit in 0..self.total_units {
             match self.map.owner(unit) {
                 UnitOwner::Free => {
-                    self.map.set_owner(unit, UnitOwner::Pool((unit % self.pools.len() as u64) as u32));
+                    self.map.set_owner(unit, UnitOwner::Pool(self.slot_pool(unit)));
                     self.free_units.fetch_sub(1, SeqCst);
                     self.map.bits[unit as usize].lock().set(0, UNIT_LINES);
                     held += UNIT_LINES;

@@ -27,6 +27,7 @@ use super::region_state::{RegionState, slot};
 use super::spare_pages::SparePages;
 use super::table_lines::TableLines;
 use super::units::{UnitMap, UnitOwner};
+use crate::numa::Numa;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use crate::sync::{Mutex, RwLock};
 use crate::wait::LongMutex;
@@ -44,7 +45,10 @@ pub(crate) struct MemoryAllocator {
     pub(super) region_free: [AtomicU64; 5],
     /// Units of the inode region in order, with their lines below the mark: gives inode addresses without the region's lock.
     pub(super) inode_units: RwLock<Vec<(u64, u64)>>,
+    /// With several nodes, as many for each one, one behind the other.
     pub(super) pools: Vec<Mutex<Pool>>,
+    /// Which node serves whom first.
+    pub(crate) numa: Numa,
     pub(super) extents: Extents,
     pub(super) gathering: Gathering,
     pub(super) free_units: AtomicU64,
@@ -63,17 +67,19 @@ pub(crate) struct MemoryAllocator {
 
 impl MemoryAllocator {
     /// All units are free except the fixed parts.
-    pub(crate) fn new(geometry: &Geometry, pools: usize, spare_pages: SparePages) -> Self {
+    pub(crate) fn new(geometry: &Geometry, pools: usize, numa: Numa, spare_pages: SparePages) -> Self {
+        let slot_pools = pools.next_multiple_of(numa.count());
         let free = (0..geometry.memory_units()).filter(|unit| !geometry.is_fixed(*unit)).count() as u64;
         Self {
-            map: UnitMap::new(geometry),
+            map: UnitMap::new(geometry, &numa),
             units: Mutex::default(),
             regions: Default::default(),
             freed_apart: Default::default(),
             region_free: Default::default(),
             inode_units: RwLock::default(),
-            pools: (0..pools).map(|_| Mutex::default()).collect(),
-            extents: Extents::new(geometry, pools),
+            pools: (0..slot_pools).map(|_| Mutex::default()).collect(),
+            extents: Extents::new(geometry, pools, numa.nodes()),
+            numa,
             gathering: Gathering::default(),
             free_units: AtomicU64::new(free),
             free_data_lines: AtomicU64::new(0),
@@ -141,7 +147,7 @@ impl MemoryAllocator {
             (UnitOwner::Free, None) => {
                 let _serial = self.units.lock();
                 if self.map.owner(unit) == UnitOwner::Free {
-                    self.map.set_owner(unit, UnitOwner::Pool((unit % self.pools.len() as u64) as u32));
+                    self.map.set_owner(unit, UnitOwner::Pool(self.slot_pool(unit)));
                     self.free_units.fetch_sub(1, SeqCst);
                 }
                 true
@@ -156,7 +162,7 @@ impl MemoryAllocator {
 
     /// Loads a saved unit.
     pub(crate) fn load_unit(&self, unit: u64, kind: PieceKind, bytes: &[u8]) {
-        let pool = (unit % self.pools.len() as u64) as u32;
+        let pool = self.slot_pool(unit);
         let owner = match kind {
             PieceKind::Data => Some(UnitOwner::Pool(pool)),
             PieceKind::Extents => Some(UnitOwner::Extents(self.extent_pool(unit))),

@@ -6,6 +6,7 @@ use tandemfs_format::{PAGE_LINES, UNIT_LINES};
 
 use super::bits::{Bits, WORDS};
 use super::large_units::LargeUnits;
+use crate::numa::Numa;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
@@ -38,15 +39,26 @@ pub(crate) struct UnitMap {
     emptied_count: AtomicU64,
     /// The class of large extents, if there is one ([LX2] of `large_units.rs`).
     pub(super) large: Option<LargeUnits>,
+    /// The node of each unit, and the free units of each node; empty with one node.
+    nodes: Vec<u8>,
+    free_on_nodes: Vec<AtomicU64>,
     /// Units that became free while they were being emptied.
     pub(super) gathered: AtomicU64,
 }
 
 impl UnitMap {
-    pub(super) fn new(geometry: &Geometry) -> Self {
+    pub(super) fn new(geometry: &Geometry, numa: &Numa) -> Self {
         let units = geometry.memory_units() as usize;
         let owner = |unit| if geometry.is_fixed(unit) { OWNER_FIXED } else { OWNER_FREE };
+        let (mut nodes, mut free_on_nodes) = (Vec::new(), Vec::new());
+        if numa.is_on() {
+            nodes = (0..geometry.memory_units()).map(|unit| numa.of_unit(unit) as u8).collect();
+            let free = |node| (0..units).filter(|unit| nodes[*unit] as usize == node && !geometry.is_fixed(*unit as u64)).count();
+            free_on_nodes = (0..numa.count()).map(|node| AtomicU64::new(free(node) as u64)).collect();
+        }
         Self {
+            nodes,
+            free_on_nodes,
             owners: (0..geometry.memory_units()).map(|unit| AtomicU32::new(owner(unit))).collect(),
             lines_at_mount: (0..units).map(|_| AtomicU32::new(UNIT_LINES as u32)).collect(),
             bits: (0..units).map(|_| Mutex::new(Bits::new())).collect(),
@@ -82,7 +94,15 @@ impl UnitMap {
             UnitOwner::Pool(pool) => OWNER_POOL + pool,
             UnitOwner::Extents(pool) => OWNER_EXTENTS + pool,
         };
-        self.owners[unit as usize].store(word, SeqCst);
+        let before = self.owners[unit as usize].swap(word, SeqCst);
+        if let Some(node) = self.nodes.get(unit as usize) {
+            let free = &self.free_on_nodes[*node as usize];
+            match (before == OWNER_FREE, word == OWNER_FREE) {
+                (true, false) => _ = free.fetch_sub(1, SeqCst),
+                (false, true) => _ = free.fetch_add(1, SeqCst),
+                _ => {}
+            }
+        }
         if let Some(large) = &self.large {
             large.note(unit, owner == UnitOwner::Free);
         }
@@ -97,6 +117,11 @@ impl UnitMap {
             Some(large) => large.take_unit(None),
             None => other(),
         }
+    }
+
+    /// Free units of a node, where there are several.
+    pub(super) fn free_units_on(&self, node: usize) -> u64 {
+        self.free_on_nodes[node].load(SeqCst)
     }
 
     /// Nobody gets anything in a unit of the data area from now on, until it is free.

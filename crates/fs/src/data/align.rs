@@ -232,7 +232,10 @@ impl FileSystem {
                     return Ok(Some(Aligned::Done));
                 }
                 let count = (blocks.end - blocks.start) * volume.geometry.block_sectors_each();
-                let Some((at, _)) = volume.take_row(view.zone, count..=count, false) else { return Ok(Some(Aligned::NoExtent)) };
+                let old = self.block_of(file, &view, blocks.start)?;
+                let first = old.base.run().and_then(|run| run.at.page());
+                let taken = volume.memory.numa.near(first, || volume.take_row(view.zone, count..=count, false));
+                let Some((at, _)) = taken else { return Ok(Some(Aligned::NoExtent)) };
                 Rows::of(volume, at, blocks.clone())
             }
         };

@@ -59,6 +59,7 @@ impl FileSystem {
         may_wait()?;
         let _counted = counted(&self.volume.live.operations.fallocate);
         self.volume.health.check_writable()?;
+        self.note_writer();
         if length == 0 {
             return Err(Error::InvalidArgument("an empty range"));
         }

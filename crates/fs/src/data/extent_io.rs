@@ -50,6 +50,7 @@ pub(super) fn store_pages(volume: &Volume, page: LineAddress, new: &mut NewExten
     new.checksums = checksums_of(volume, bytes.into());
     add(&volume.live.work.home_written_bytes, bytes.len() as u64);
     let lines = volume.drive.store(Structure::Data, page, bytes)?;
+    volume.memory.numa.stored(page, bytes.len() as u64);
     Ok(volume.drive.flush_lines(lines))
 }
 

@@ -199,6 +199,7 @@ impl FileSystem {
             let at = first.offset_bytes() + at;
             let (line, skip) = (LineAddress::new(at / LINE_BYTES as u64), at % LINE_BYTES as u64);
             let stored = drive.store_within(Structure::Data, line, skip, bytes)?;
+            self.volume.memory.numa.stored(line, bytes.len() as u64);
             if !on(Mutant::KeptHomeNotFenced) {
                 in_flight = in_flight.and(drive.flush_lines(stored));
             }

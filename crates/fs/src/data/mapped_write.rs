@@ -151,6 +151,7 @@ impl FileSystem {
             for (at, bytes) in copies.iter().flatten() {
                 let (line, skip) = (LineAddress::new(at / LINE_BYTES as u64), at % LINE_BYTES as u64);
                 let stored = volume.drive.store_within(Structure::Data, line, skip, bytes)?;
+                volume.memory.numa.stored(line, bytes.len() as u64);
                 in_flight = in_flight.and(volume.drive.flush_lines(stored)); // [MW3]
             }
             Ok(volume.drive.fence(in_flight))

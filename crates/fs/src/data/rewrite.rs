@@ -268,7 +268,13 @@ impl FileSystem {
     }
 
     /// Takes new sectors or pages for a block: in the file's home, or in the block zone if the memory zone has none.
+    /// In the memory zone it stays on the node of what it replaces.
     fn take_anew(&self, view: &FileView, old: &Block, sectors: u32, why: Rewrite, may_use_room: &mut bool) -> Result<DataAddress> {
+        let first = old.base.run().and_then(|run| run.at.page()).or_else(|| old.logs().next().map(|log| log.address));
+        self.volume.memory.numa.near(first, || self.take_near(view, old, sectors, why, may_use_room))
+    }
+
+    fn take_near(&self, view: &FileView, old: &Block, sectors: u32, why: Rewrite, may_use_room: &mut bool) -> Result<DataAddress> {
         match why {
             Rewrite::Home(given) => return given.map_or_else(|| self.volume.take_data(view.zone, sectors.into(), Need::Growth), Ok),
             Rewrite::Gather(given) => return given.map_or_else(|| self.volume.take_data(Zone::Memory, sectors.into(), Need::Move), Ok),

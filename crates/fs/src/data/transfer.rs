@@ -149,6 +149,7 @@ fn store_run(volume: &Volume, run: &mut [Store<'_>], slots: &mut LogSlots, parts
     let Some((offset, data)) = found else { unreachable!("logs that go on in each other are of one private part") };
     let bytes = &data[(start - offset) as usize..(end - offset) as usize];
     let lines = volume.drive.store(Structure::DataLog, address, bytes)?;
+    volume.memory.numa.stored(address, bytes.len() as u64);
     for store in run {
         store.entry.crc = volume.data_checksum(store.bytes.get());
         slots[store.slot] = Some(store.entry);
@@ -182,5 +183,6 @@ fn store_log(volume: &Volume, store: &mut Store<'_>, parts: &[Part<'_>]) -> Resu
     }
     let bytes = mutants::bytes_to_store(store, parts);
     let lines = volume.drive.store_within(Structure::DataLog, store.entry.address, store.skip.into(), &bytes)?;
+    volume.memory.numa.stored(store.entry.address, bytes.len() as u64);
     Ok(volume.drive.flush_lines(lines))
 }

@@ -90,6 +90,7 @@ impl FileSystem {
     fn write_pieces(&self, number: InodeNumber, offset: u64, from: Source<'_>, options: WriteOptions) -> Result<(usize, u64)> {
         let _counted = counted(&self.volume.live.operations.write);
         self.volume.health.check_writable()?;
+        self.note_writer();
         if from.len() as u64 > TX_DATA_MAX {
             may_wait()?; // several transactions ([NW4] of `wait.rs`)
         }

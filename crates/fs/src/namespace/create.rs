@@ -52,6 +52,7 @@ impl FileSystem {
         if !file_type::ALL.contains(&kind) {
             return Err(Error::InvalidArgument("the mode names no type of file"));
         }
+        self.note_writer();
         self.with_room(|| self.create_entry(parent, name, new, umask, 0))
     }
 
@@ -67,6 +68,7 @@ impl FileSystem {
         if new.mode & file_type::MASK != file_type::REGULAR {
             return Err(Error::InvalidArgument("only a regular file is opened where it is made"));
         }
+        self.note_writer();
         self.with_room(|| self.create_entry(parent, name, new, umask, 1))
     }
 
@@ -83,6 +85,7 @@ impl FileSystem {
         if new.mode & file_type::MASK != file_type::REGULAR {
             return Err(Error::InvalidArgument("only a regular file can be without a name"));
         }
+        self.note_writer();
         self.with_room(|| self.create_orphan(parent, new, umask))
     }
 
