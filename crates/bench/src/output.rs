@@ -79,7 +79,10 @@ impl Outcome {
     /// Adds a table of items, and each of them as a record.
     pub fn listed<T: Serialize>(&mut self, caption: impl Into<String>, items: &[T], columns: &[Column<'_, T>]) -> Result<()> {
         self.table(caption, Table::of(items, columns));
-        items.iter().try_for_each(|item| Ok(self.record(serde_json::to_value(item)?)))
+        for item in items {
+            self.record(serde_json::to_value(item)?);
+        }
+        Ok(())
     }
 
     /// Adds a sentence below the tables.

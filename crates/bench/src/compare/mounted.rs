@@ -289,10 +289,10 @@ struct Daemon(Option<u32>);
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        if let Some(process) = self.0 {
-            if !comes_about(END_WITHIN, || !is_alive(process)) {
-                eprintln!("tandemfs-bench: the daemon {process} did not end");
-            }
+        if let Some(process) = self.0
+            && !comes_about(END_WITHIN, || !is_alive(process))
+        {
+            eprintln!("tandemfs-bench: the daemon {process} did not end");
         }
     }
 }

@@ -634,6 +634,7 @@ impl MemoryDevice {
             discard: false,
             discard_zeroes: false,
             request_bytes: REQUEST_BYTES,
+            nodes: tandemfs_device::MemoryNodes::default(),
         };
         Arc::new(Self { memory: Mutex::new(memory), blocks: Mutex::new(blocks), faults: Mutex::default(), description })
     }

@@ -25,7 +25,6 @@ use tandemfs_ring::{
 pub const SIZES: Sizes = Sizes { slots: 4, data_bytes: 256 << 10 };
 
 /// What a test does with a request.
-#[expect(clippy::large_enum_variant, reason = "one at a time")]
 pub enum Reply {
     Now(Answer),
     /// With what it depends on.
