@@ -287,7 +287,7 @@ fn answers_that_do_not_fit_are_not_believed() {
     refused(mount.attributes("f"), Errno::PROTO);
     refused(file.attributes(), Errno::PROTO);
     refused(mount.make_directory("d", 0o777), Errno::PROTO);
-    for error in [4096, 1 << 16, 1 << 16 | 9, 1 << 16 | 2 << 8 | 1, u32::MAX] {
+    for error in [4096, 1 << 16, 1 << 16 | 10, 1 << 16 | 2 << 8 | 1, u32::MAX] {
         let (mount, _file, _server) = liar(Answer { error, ..Answer::default() }, Vec::new());
         refused(mount.ping(), Errno::PROTO);
     }

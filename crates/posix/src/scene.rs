@@ -51,8 +51,6 @@ pub enum Difference {
     /// A write with RWF_NOAPPEND to a file that clients of the direct door have changed appends: the kernel's request does not tell it from others of
     /// the descriptor.
     NoAppendIgnored,
-    /// Names and attributes that a program changes past the kernel (`tandemfs run`) are not noticed by its watchers.
-    ChangesUnnoticed,
 }
 
 /// Host memory of a file system in user space, in bytes.
