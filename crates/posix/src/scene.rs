@@ -51,6 +51,8 @@ pub enum Difference {
     /// A write with RWF_NOAPPEND to a file that clients of the direct door have changed appends: the kernel's request does not tell it from others of
     /// the descriptor.
     NoAppendIgnored,
+    /// What a program changes past the kernel (`tandemfs run`) just after a watch began may go unnoticed.
+    WatchesNoticedLater,
 }
 
 /// Host memory of a file system in user space, in bytes.
