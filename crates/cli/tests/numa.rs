@@ -66,7 +66,8 @@ fn write_all(mount: &Mount, round: &str) {
     }
 }
 
-/// Two programs, in each mode of the mount: with homes nothing is remote. In the mode `relaxed` the kernel writes pages back for nobody: they go to the home of who opened the file.
+/// Two programs, in each mode of the mount: with homes nothing is remote. In the mode `relaxed` the kernel does not say for whom
+/// it writes pages back, so they go to the home of the process that opened the file.
 #[test]
 fn two_programs_write_to_two_nodes() {
     for mode in support::MODES {

@@ -34,8 +34,8 @@ pub struct Options {
     /// is memory: see [`Mount::loads_by_itself`]. It installs a handler for SIGBUS, which passes on what is not its own; a program that
     /// installs another one later gets the faults of an image that is cut short (on other processors than x86-64 every program does).
     pub loads: bool,
-    /// Hand calls back ([`Error::Crossed`](crate::Error::Crossed)) on files and directories that somebody watches by inotify or fanotify, for a program that makes them
-    /// by the mount then: the kernel tells watchers of calls by the mount alone. Where reads are answered without a request, nothing is said of
+    /// Hand calls back ([`Error::Crossed`](crate::Error::Crossed)) on files and directories that somebody watches by inotify or fanotify. The program
+    /// then makes them by the mount, since the kernel tells watchers of calls by the mount alone. Where reads are answered without a request, nothing is said of
     /// them. A file that is dropped is closed in any case; [`File::finish`](crate::File::finish) says that it should be closed by the mount.
     pub leaves_watched: bool,
 }
