@@ -277,9 +277,6 @@ impl Call<'_> {
 }
 
 fn meant(answer: Answer) -> Result<Answer> {
-    if answer.error == 0 {
-        return Ok(answer); // most are; the rest need not be fast
-    }
     match Outcome::decode(answer)? {
         Outcome::Done(answer) => Ok(answer),
         Outcome::Errno(number) => Err(Errno::from_raw_os_error(number).into()),

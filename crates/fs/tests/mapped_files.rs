@@ -1,17 +1,19 @@
 //! Files mapped into the process: what the bytes are, by mapping and by calls; what is refused meanwhile; what background work leaves alone;
 //! checksums afterwards.
 
+mod support;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use support::{create, load, mounted, read, write};
 use tandemfs_crash::{MemoryDevice, Random, check_device, fill};
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_emulator::{DeviceOptions, open_device};
 use tandemfs_format::InodeNumber;
-use tandemfs_format::inode::file_type;
 use tandemfs_format::superblock::ChecksumKind;
 use tandemfs_fs::{
-    AllocateMode, Error, FileMapping, FileSystem, FormatOptions, Home, MountOptions, NewInode, SetAttributes, Versions, WriteOptions,
+    AllocateMode, Error, FileMapping, FileSystem, FormatOptions, Home, MountOptions, SetAttributes, Versions, WriteOptions,
     make_file_system,
 };
 
@@ -24,34 +26,6 @@ fn device(block_zone_bytes: u64, block_bytes: u32, checksum_kind: ChecksumKind) 
     let options = FormatOptions { block_bytes, checksum_kind, ..FormatOptions::default() };
     make_file_system(&Drive::new(device.clone()), &options).expect("mkfs");
     device
-}
-
-fn mounted(device: &Arc<MemoryDevice>) -> FileSystem {
-    let fs = FileSystem::mount(Drive::new(device.clone()), &MountOptions::default()).expect("mounts");
-    fs.set_home(InodeNumber::ROOT, Home::Memory).expect("has a home");
-    fs
-}
-
-fn create(fs: &FileSystem, name: &[u8]) -> InodeNumber {
-    let new = NewInode { mode: file_type::REGULAR | 0o700, uid: 0, gid: 0, rdev: 0, target: b"" };
-    fs.create(InodeNumber::ROOT, name, &new).expect("made").inode
-}
-
-fn write(fs: &FileSystem, file: InodeNumber, offset: u64, bytes: &[u8]) {
-    assert_eq!(fs.write(file, offset, bytes, WriteOptions::default()).expect("written"), bytes.len());
-}
-
-fn read(fs: &FileSystem, file: InodeNumber, offset: u64, length: usize) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    let count = fs.read(file, offset, &mut bytes).expect("read");
-    bytes.truncate(count);
-    bytes
-}
-
-fn load(mapping: &FileMapping<'_>, offset: u64, length: usize) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    mapping.load(offset, &mut bytes).expect("loaded");
-    bytes
 }
 
 fn size(size: u64) -> SetAttributes {

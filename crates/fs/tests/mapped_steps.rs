@@ -1,18 +1,17 @@
 //! Mappings of files on a device that maps in steps of 2 MiB alone: what is fragmented is rewritten first, and what lies behind the end of a
 //! file is nobody's. The granule is simulated; `tests/vm` has a real devdax.
 
+mod support;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
+use support::{create, load, mounted, read, write};
 use tandemfs_crash::{MemoryDevice, check_device, fill};
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_format::InodeNumber;
-use tandemfs_format::inode::file_type;
 use tandemfs_format::superblock::ChecksumKind;
-use tandemfs_fs::{
-    AllocateMode, Error, FileMapping, FileSystem, FormatOptions, Home, MountOptions, NewInode, SetAttributes, WriteOptions,
-    make_file_system,
-};
+use tandemfs_fs::{AllocateMode, Error, FileMapping, FileSystem, FormatOptions, Home, SetAttributes, WriteOptions, make_file_system};
 
 const MIB: u64 = 1 << 20;
 const STEP: u64 = 2 * MIB;
@@ -25,36 +24,8 @@ fn device(block_zone_bytes: u64, block_bytes: u32, checksum_kind: ChecksumKind, 
     device
 }
 
-fn mounted(device: &Arc<MemoryDevice>) -> FileSystem {
-    let fs = FileSystem::mount(Drive::new(device.clone()), &MountOptions::default()).expect("mounts");
-    fs.set_home(InodeNumber::ROOT, Home::Memory).expect("has a home");
-    fs
-}
-
-fn create(fs: &FileSystem, name: &[u8]) -> InodeNumber {
-    let new = NewInode { mode: file_type::REGULAR | 0o700, uid: 0, gid: 0, rdev: 0, target: b"" };
-    fs.create(InodeNumber::ROOT, name, &new).expect("made").inode
-}
-
-fn write(fs: &FileSystem, file: InodeNumber, offset: u64, bytes: &[u8]) {
-    assert_eq!(fs.write(file, offset, bytes, WriteOptions::default()).expect("written"), bytes.len());
-}
-
 fn set_size(fs: &FileSystem, file: InodeNumber, size: u64) {
     fs.set_attributes(file, &SetAttributes { size: Some(size), ..SetAttributes::default() }).expect("sized");
-}
-
-fn read(fs: &FileSystem, file: InodeNumber, length: usize) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    let count = fs.read(file, 0, &mut bytes).expect("read");
-    bytes.truncate(count);
-    bytes
-}
-
-fn load(mapping: &FileMapping<'_>, offset: u64, length: usize) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    mapping.load(offset, &mut bytes).expect("loaded");
-    bytes
 }
 
 fn is_clean(device: &MemoryDevice, what: &str) {
@@ -109,17 +80,17 @@ fn a_fragmented_file_is_rewritten_and_mapped() {
             let whole = fs.map(file, 0, content.len() as u64, true).expect("mapped");
             in_steps(&whole, &what);
             assert!(load(&whole, 0, content.len()) == content, "{what}");
-            assert!(read(&fs, file, content.len() + 1) == content, "{what}: by calls");
+            assert!(read(&fs, file, 0, content.len() + 1) == content, "{what}: by calls");
             let end = content.len() - 4;
             for (at, bytes) in [(STEP as usize - 3, b"across"), (end - 6, b"at end")] {
                 whole.store(at as u64, bytes).expect("stored");
                 content[at..at + bytes.len()].copy_from_slice(bytes);
             }
-            assert!(read(&fs, file, content.len() + 1) == content, "{what}: a call reads what was stored");
+            assert!(read(&fs, file, 0, content.len() + 1) == content, "{what}: a call reads what was stored");
             whole.sync(0, whole.length()).expect("durable");
             drop(part);
             whole.unmap().expect("unmapped");
-            assert!(read(&fs, file, content.len() + 1) == content, "{what}: unmapped");
+            assert!(read(&fs, file, 0, content.len() + 1) == content, "{what}: unmapped");
             let again = fs.statistics().work.aligned_bytes;
             let whole = fs.map(file, 0, content.len() as u64, false).expect("mapped");
             assert_eq!(fs.statistics().work.aligned_bytes, again, "{what}: nothing is rewritten twice");
@@ -127,7 +98,7 @@ fn a_fragmented_file_is_rewritten_and_mapped() {
             fs.unmount().expect("unmounts");
             is_clean(&device, &what);
             let fs = mounted(&device);
-            assert!(read(&fs, file, content.len() + 1) == content, "{what}: mounted again");
+            assert!(read(&fs, file, 0, content.len() + 1) == content, "{what}: mounted again");
             for name in [b"file".as_slice(), b"other"] {
                 fs.unlink(InodeNumber::ROOT, name).expect("removed");
             }
@@ -182,17 +153,17 @@ fn what_is_mapped_behind_the_end_is_nobodys() {
         second.memory().copy_out(STEP - 8, &mut behind[..8]).expect("loaded");
         assert_eq!(behind[..8], [9; 8]);
         drop(second);
-        assert!(read(&fs, file, 80_000) == content);
+        assert!(read(&fs, file, 0, 80_000) == content);
         set_size(&fs, file, 200_000);
         content.resize(200_000, 0);
-        assert!(read(&fs, file, 300_000) == content, "blocks of {block_bytes}: grown");
+        assert!(read(&fs, file, 0, 300_000) == content, "blocks of {block_bytes}: grown");
         assert!(load(&mapping, 0, 70_000) == content[..70_000]);
         fs.append(file, &[4; 50_000], WriteOptions::default()).expect("appended");
         content.extend_from_slice(&[4; 50_000]);
         write(&fs, file, 600_000, &[6; 1000]);
         content.resize(600_000, 0);
         content.extend_from_slice(&[6; 1000]);
-        assert!(read(&fs, file, 3 * MIB as usize) == content, "blocks of {block_bytes}: written behind the end");
+        assert!(read(&fs, file, 0, 3 * MIB as usize) == content, "blocks of {block_bytes}: written behind the end");
         let mut seen = vec![0; content.len()];
         mapping.memory().copy_out(0, &mut seen).expect("loaded");
         assert!(seen == content, "the mapping has the bytes that came behind the old end");
@@ -200,14 +171,14 @@ fn what_is_mapped_behind_the_end_is_nobodys() {
         write(&fs, file, 3 * MIB, b"far");
         content.resize(3 * MIB as usize, 0);
         content.extend_from_slice(b"far");
-        assert!(read(&fs, file, 4 * MIB as usize) == content, "blocks of {block_bytes}: grown beyond the step");
+        assert!(read(&fs, file, 0, 4 * MIB as usize) == content, "blocks of {block_bytes}: grown beyond the step");
         mapping.unmap().expect("unmapped");
-        assert!(read(&fs, file, 4 * MIB as usize) == content);
+        assert!(read(&fs, file, 0, 4 * MIB as usize) == content);
         set_size(&fs, file, 100);
         fs.unmount().expect("unmounts");
         is_clean(&device, "behind");
         let fs = mounted(&device);
-        assert!(read(&fs, file, 200) == content[..100]);
+        assert!(read(&fs, file, 0, 200) == content[..100]);
         assert!(fs.space().memory.extent_bytes <= u64::from(block_bytes).max(4096), "a truncation gives back what is behind the end");
     }
 }
@@ -280,7 +251,7 @@ fn others_use_the_file_while_it_is_rewritten() {
         let at = (piece * STEP) as usize + 300_000;
         expected[at..at + 70_000].fill(1);
     }
-    assert!(read(&fs, file, content.len() + 1) == expected);
+    assert!(read(&fs, file, 0, content.len() + 1) == expected);
     fs.unmount().expect("unmounts");
     is_clean(&device, "side by side");
 }

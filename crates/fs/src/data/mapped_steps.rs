@@ -30,12 +30,12 @@ const NO_EXTENT: Error = Error::NoSpace { zone: "memory" };
 impl FileSystem {
     /// The granule of mappings of files, in bytes: a page, or 2 MiB ([MG1]).
     pub(super) fn mapping_step(&self) -> Result<u64> {
-        match self.volume.drive.mapping_unit() {
-            Some(unit) if unit <= PAGE_BYTES as u64 => Ok(PAGE_BYTES as u64),
-            Some(unit) if unit <= UNIT_BYTES => Ok(UNIT_BYTES),
-            Some(unit) if self.large_extent_bytes().is_some_and(|large| unit <= large) => Ok(self.large_extent_bytes().unwrap_or(unit)),
-            Some(_) => Err(Error::NotSupported("this device maps in steps of more than 2 MiB, and files have no larger extents")),
-            None => Err(Error::NotSupported("this drive maps no ranges of its memory")),
+        match (self.volume.drive.mapping_unit(), self.large_extent_bytes()) {
+            (Some(unit), _) if unit <= PAGE_BYTES as u64 => Ok(PAGE_BYTES as u64),
+            (Some(unit), _) if unit <= UNIT_BYTES => Ok(UNIT_BYTES),
+            (Some(unit), Some(large)) if unit <= large => Ok(large),
+            (Some(_), _) => Err(Error::NotSupported("this device maps in steps of more than 2 MiB, and files have no larger extents")),
+            (None, _) => Err(Error::NotSupported("this drive maps no ranges of its memory")),
         }
     }
 

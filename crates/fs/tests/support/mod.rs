@@ -1,0 +1,37 @@
+//! Files in the memory zone, written, read and mapped, for the tests of mappings.
+
+use std::sync::Arc;
+
+use tandemfs_crash::MemoryDevice;
+use tandemfs_device::Drive;
+use tandemfs_format::InodeNumber;
+use tandemfs_format::inode::file_type;
+use tandemfs_fs::{FileMapping, FileSystem, Home, MountOptions, NewInode, WriteOptions};
+
+pub fn mounted(device: &Arc<MemoryDevice>) -> FileSystem {
+    let fs = FileSystem::mount(Drive::new(device.clone()), &MountOptions::default()).expect("mounts");
+    fs.set_home(InodeNumber::ROOT, Home::Memory).expect("has a home");
+    fs
+}
+
+pub fn create(fs: &FileSystem, name: &[u8]) -> InodeNumber {
+    let new = NewInode { mode: file_type::REGULAR | 0o700, uid: 0, gid: 0, rdev: 0, target: b"" };
+    fs.create(InodeNumber::ROOT, name, &new).expect("made").inode
+}
+
+pub fn write(fs: &FileSystem, file: InodeNumber, offset: u64, bytes: &[u8]) {
+    assert_eq!(fs.write(file, offset, bytes, WriteOptions::default()).expect("written"), bytes.len());
+}
+
+pub fn read(fs: &FileSystem, file: InodeNumber, offset: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    let count = fs.read(file, offset, &mut bytes).expect("read");
+    bytes.truncate(count);
+    bytes
+}
+
+pub fn load(mapping: &FileMapping<'_>, offset: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    mapping.load(offset, &mut bytes).expect("loaded");
+    bytes
+}
