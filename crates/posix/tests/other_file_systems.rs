@@ -8,6 +8,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use rustix::mount::{MountPropagationFlags, mount_change};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 use tandemfs_posix::{Arguments, Difference, Guardian, Host, NamedDirectory, run, whole_size};
 
 /// ext4 on a loop device over a file in memory.
@@ -78,6 +80,14 @@ impl Drop for Ext4 {
     }
 }
 
+/// Gives this process mounts of its own. A program of another test that copies its mounts meanwhile would otherwise keep ext4 mounted after
+/// umount(8), and the same image could not be mounted with other options.
+fn leave_mounts_of_others() {
+    // SAFETY: the process has one thread, and its descriptors stay.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.expect("mounts of its own");
+    mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE).expect("mounts that others do not see");
+}
+
 fn succeeds(command: &mut Command) {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -96,7 +106,10 @@ fn main() -> ExitCode {
     }
     let failed = match named {
         Some(directory) => run(&NamedDirectory(&directory), &arguments),
-        None => run(&Ext4::new(), &arguments),
+        None => {
+            leave_mounts_of_others();
+            run(&Ext4::new(), &arguments)
+        }
     };
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
