@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{SealFlags, Timespec, fcntl_get_seals, fstat};
 
+use crate::giving_way::GivingWay;
 use crate::layout::{self, Range, Sizes, header, slot, words};
 use crate::memory::{Memory, ReadOnly};
 use crate::message::{Answer, Attributes, Request};
@@ -20,8 +21,10 @@ use crate::sys::Mapping;
 use crate::versions::{Seen, Versions};
 use crate::{Attention, RingError};
 
-/// How long a client looks for an answer before it sleeps, while the daemon polls.
-const SPIN: Duration = Duration::from_micros(10);
+/// How long a client looks for an answer before it sleeps, if no other thread does.
+const LOOK_ALONE: Duration = Duration::from_micros(10);
+/// How long it does so if it gives way between two looks.
+const LOOK_GIVING_WAY: Duration = Duration::from_millis(1);
 
 /// For so many milliseconds a client that answers by itself does not ask whether the daemon lives ([VER7] of `versions.rs`).
 const ALIVE_FOR: u64 = 10;
@@ -48,6 +51,7 @@ struct Inner {
     seen_alive: AtomicU64,
     slots: Mutex<Slots>,
     space: Mutex<Space>,
+    giving_way: GivingWay,
 }
 
 #[derive(Debug)]
@@ -118,7 +122,8 @@ impl Client {
         let slots = Slots { free, used: 0, turns: vec![0; sizes.slots as usize], left: Vec::new() };
         let space = Mutex::new(Space::new(sizes.data_bytes));
         let (versions, seen_alive, slots) = (OnceLock::new(), AtomicU64::new(0), Mutex::new(slots));
-        Ok(Self(Arc::new(Inner { memory, words, sizes, bell, lifeline, versions, seen_alive, slots, space })))
+        let giving_way = GivingWay::default();
+        Ok(Self(Arc::new(Inner { memory, words, sizes, bell, lifeline, versions, seen_alive, slots, space, giving_way })))
     }
 
     /// A client in the daemon's own process, on the same mapping: explored schedules know words by their address.
@@ -260,28 +265,42 @@ impl Inner {
         true
     }
 
-    /// Looks for an answer while the daemon polls.
+    /// Looks for an answer while the daemon is awake ([GIV1]).
     #[inline]
-    fn spin(&self, index: usize, turn: u32) -> bool {
+    fn look(&self, index: usize, turn: u32) -> bool {
         let mut started = None;
         loop {
-            for _ in 0..sync::LOOKS_BETWEEN_CLOCKS {
+            let gives_way = match self.attention() {
+                Attention::Polling => self.giving_way.is_beside_others(),
+                Attention::Awake => true,
+                Attention::Asleep | Attention::Ended => return false,
+            };
+            let (looks, most) = if gives_way { (1, LOOK_GIVING_WAY) } else { (sync::LOOKS_BETWEEN_CLOCKS, LOOK_ALONE) };
+            for _ in 0..looks {
                 if self.answered_turn(index) == turn {
                     return true;
                 }
                 sync::relax();
             }
-            if self.attention() != Attention::Polling || Moment::now().is_past(*started.get_or_insert_with(Moment::now), SPIN) {
+            if gives_way && self.giving_way.is_paused() || Moment::now().is_past(*started.get_or_insert_with(Moment::now), most) {
                 return false;
+            }
+            if gives_way {
+                self.giving_way.give_way();
             }
         }
     }
 
     /// [SLT5]
     fn wait(&self, index: usize, turn: u32) -> Result<(), Ended> {
-        if self.attention() == Attention::Polling && self.spin(index, turn) {
-            return Ok(());
-        }
+        self.giving_way.begin();
+        let is_answered = self.look(index, turn);
+        self.giving_way.end();
+        if is_answered { Ok(()) } else { self.sleep(index, turn) }
+    }
+
+    /// [SLT5]
+    fn sleep(&self, index: usize, turn: u32) -> Result<(), Ended> {
         let at = |offset| self.sizes.word(index, offset);
         self.memory.store(at(slot::SLEEPS), 1);
         sync::fence(); // Linux orders this in the futex as well, but futex(2) does not promise it

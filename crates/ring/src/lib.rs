@@ -15,6 +15,7 @@ mod control;
 mod events;
 #[cfg(feature = "schedules")]
 mod explored;
+mod giving_way;
 mod layout;
 mod memory;
 mod message;
