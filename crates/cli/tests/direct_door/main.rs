@@ -6,6 +6,7 @@ mod support;
 
 mod client;
 mod descriptors;
+mod kept;
 mod mapping;
 mod mixed;
 mod processes;
