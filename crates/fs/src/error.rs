@@ -258,6 +258,14 @@ pub enum Error {
         /// How many.
         count: usize,
     },
+    /// A program may still store to memory that was lent to it: the file system cannot be unmounted.
+    #[error(
+        "a program may still store to {bytes} bytes of the memory zone that were taken away from it, or is about to; end it, then unmount again"
+    )]
+    StoresHeld {
+        /// How many are kept back.
+        bytes: u64,
+    },
     /// The file system is being unmounted, or was.
     #[error("the file system is being unmounted")]
     Unmounting,

@@ -49,7 +49,7 @@ pub fn errno(error: &Error) -> Errno {
         // Callers that name an inode look again where they get `Changed`.
         // It never leaves the caller of `no_wait`, who repeats the operation.
         Error::WouldWait => Errno::AGAIN,
-        Error::LayoutsHeld { .. } | Error::Unmounting | Error::Changed => Errno::BUSY,
+        Error::LayoutsHeld { .. } | Error::StoresHeld { .. } | Error::Unmounting | Error::Changed => Errno::BUSY,
         // No way to a mounted file system makes mappings yet.
         Error::Mapped | Error::MappingsHeld { .. } => Errno::BUSY,
     }
