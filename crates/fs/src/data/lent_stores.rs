@@ -75,7 +75,6 @@ impl FileSystem {
             let lent = self.with_room(|| self.lend_once(&file, borrower, access, offset));
             self.store_leases.entered(lent.as_ref().ok().and_then(Option::as_ref));
             if !matches!(lent, Ok(Some(_))) {
-                self.unchecked.lock().add(number); // what was opened
                 self.forget(number, 1);
             }
             lent
@@ -118,7 +117,7 @@ impl FileSystem {
             }
         }
         let blocks = first.file_offset / block_bytes..(last.file_offset + last.bytes).div_ceil(block_bytes);
-        self.open_blocks(file, blocks.clone())?;
+        self.open_blocks(file, blocks.clone()).inspect_err(|_| self.unchecked.lock().add(file.number))?; // some may be
         file.duplicates.forget(blocks.start * block_bytes, blocks.end * block_bytes);
         let (fs, own) = (Arc::downgrade(self), file.clone());
         let ender = move |lease: &Arc<StoreLease>| fs.upgrade().map_or(Ok(()), |fs| fs.end_claimed(&own, lease));
