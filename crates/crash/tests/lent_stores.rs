@@ -10,11 +10,12 @@ use std::sync::Arc;
 use support::bugs::{alone, is_caught, run};
 use support::work::in_every_domain;
 use tandemfs_crash::{CrashState, Cut, MemoryDevice, Random, Setting, Storing, Window, check_device, content, each_state, fill, mount};
-use tandemfs_device::PersistenceDomain;
+use tandemfs_device::{Drive, PersistenceDomain};
+use tandemfs_emulator::{DeviceOptions, open_device};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::mutant::Mutant;
-use tandemfs_fs::{Borrower, FileSystem, NewInode, SetAttributes, WriteOptions};
+use tandemfs_fs::{Borrower, Error, FileSystem, FormatOptions, MountOptions, NewInode, SetAttributes, WriteOptions, make_file_system};
 
 const WORD: usize = 8;
 const STATES: u64 = 12;
@@ -298,6 +299,29 @@ fn past_eviction() -> Result<(), String> {
     if found == fill(1, 100_000) { Ok(()) } else { Err("it reads differently".into()) }
 }
 
+/// A daemon is killed, and the next one mounts while a program has the memory zone for stores still.
+fn programs_left() -> Result<(), String> {
+    let folder = tempfile::tempdir().map_err(text)?;
+    let path = folder.path().join("memory");
+    std::fs::File::create(&path).and_then(|file| file.set_len(64 << 20)).map_err(text)?;
+    let opened = || {
+        let device = open_device(&format!("memory={}", path.display()), &DeviceOptions::default()).map_err(text)?;
+        Ok::<_, String>(Drive::new(device))
+    };
+    let drive = opened()?;
+    make_file_system(&drive, &FormatOptions::default()).map_err(text)?;
+    let fs = FileSystem::mount(drive, &MountOptions::default()).map_err(text)?;
+    let (zone, _hold) = fs.drive().store_zone(5).ok_or("it lends nothing")?.map_err(text)?;
+    drop(fs);
+    match FileSystem::mount(opened()?, &MountOptions::default()) {
+        Err(Error::ProgramsLeft { .. }) => {}
+        _ => return Err("a program can store beside the next mount".into()),
+    }
+    FileSystem::mount(opened()?, &MountOptions { read_only: true, ..MountOptions::default() }).map_err(text)?;
+    drop(zone);
+    FileSystem::mount(opened()?, &MountOptions::default()).and_then(|fs| fs.unmount()).map_err(text)
+}
+
 /// The times after a lease that was used.
 fn times() -> Result<(), String> {
     let (_device, fs, file, storing, window) = lent(5000)?;
@@ -329,7 +353,7 @@ fn damaged() -> Result<(), String> {
         fs.end_stores(&lease).map_err(text)?;
     }
     match fs.read(file, 0, &mut [0; 65_536]) {
-        Err(tandemfs_fs::Error::DamagedData { .. }) => Ok(()),
+        Err(Error::DamagedData { .. }) => Ok(()),
         other => Err(format!("a changed bit is not noticed: {other:?}")),
     }
 }
@@ -341,7 +365,7 @@ fn without_a_bug_nothing_is_caught() {
     for (domain, block_bytes) in [(PersistenceDomain::Adr, 4096), (PersistenceDomain::Adr, 64 << 10), (PersistenceDomain::Gpf, 16 << 10)] {
         cuts(domain, block_bytes, true).unwrap_or_else(|what| panic!("{domain}, blocks of {block_bytes}, by force: {what}"));
     }
-    for scenario in [beside_others, amid_stores, late, past_eviction, times, damaged] {
+    for scenario in [beside_others, amid_stores, late, past_eviction, programs_left, times, damaged] {
         run(Mutant::None, scenario).unwrap_or_else(|what| panic!("{what}"));
     }
 }
@@ -379,6 +403,11 @@ fn sl3_closed_unflushed() {
 #[test]
 fn sl5_taken_pages_freed() {
     is_caught(Mutant::TakenPagesFreed, &[late]);
+}
+
+#[test]
+fn sl5_programs_left_ignored() {
+    is_caught(Mutant::ProgramsLeftIgnored, &[programs_left]);
 }
 
 #[test]

@@ -122,6 +122,12 @@ pub enum Error {
         /// How many.
         count: usize,
     },
+    /// A program of an earlier mount has the memory zone mapped for stores.
+    #[error("{device}: a program of an earlier mount can still store to the memory; end it, then mount")]
+    ProgramsLeft {
+        /// The device's name.
+        device: String,
+    },
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),

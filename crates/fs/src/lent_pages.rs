@@ -2,7 +2,7 @@
 //!
 //! Such pages are noted before a transaction frees them. When it does, they stay out of the allocator until nobody can store to them any
 //! more; no structure on the device refers to them meanwhile, and `check` counts them as free. The list is in host memory alone: after a
-//! crash of the daemon, whoever mounts next has to know that no program of the last mount has the memory mapped.
+//! crash of the daemon the next mount looks whether a program of the last one has the memory mapped (`Error::ProgramsLeft`).
 
 use std::ops::Range;
 

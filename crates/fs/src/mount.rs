@@ -122,7 +122,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// Those of [`read_superblock`]; `Stopped` if the journal or the metadata is so damaged that writing would lose data (a read-only mount
-    /// may still work).
+    /// may still work); `ProgramsLeft`.
     pub fn mount(drive: Drive, options: &MountOptions) -> Result<Self> {
         let start = Instant::now();
         let on_drive = match options.engine {
@@ -134,6 +134,9 @@ impl FileSystem {
                 return Err(Error::InvalidArgument(reason));
             }
         };
+        if !options.read_only && drive.is_zone_held() && !on(Mutant::ProgramsLeftIgnored) {
+            return Err(Error::ProgramsLeft { device: drive.description().name.clone() }); // [SL5] of `data/lent_stores.rs`
+        }
         let drive_recovery = if on(Mutant::RecoverSkipped) { None } else { drive.recover()? }; // [MO4]
         let mut superblock = read_superblock(&drive)?;
         let unknown = superblock.unknown_to_write();

@@ -325,6 +325,8 @@ pub enum Mutant {
     StoresNotWaitedFor,
     /// [SL5]: pages that were taken away are given out although somebody can store to them.
     TakenPagesFreed,
+    /// [SL5]: a mount does not look whether a program of an earlier one can still store.
+    ProgramsLeftIgnored,
     /// [SL6]: the times of a file do not change when a lease on it was used.
     StoresUntimed,
     /// Attributes are noted when their inode is not locked any more ([VS2]).

@@ -12,17 +12,17 @@ use std::time::Instant;
 
 use support::{create, read, write};
 use tandemfs_crash::Window;
-use tandemfs_device::Drive;
+use tandemfs_device::{Drive, Mapping, StoreZone, ZoneHold};
 use tandemfs_emulator::{DeviceOptions, open_device};
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{Borrower, FileSystem, FormatOptions, MountOptions, StoreAccess, StoreLease, WriteOptions, make_file_system};
+use tandemfs_fs::{Borrower, Error, FileSystem, FormatOptions, MountOptions, StoreAccess, StoreLease, WriteOptions, make_file_system};
 use tandemfs_ring::{LeaseToken, LeaseWord, LeaseWords, Leases};
 
 const ZONE_BYTES: u64 = 64 << 20;
 const RECORD: usize = 4096;
 
-/// A word of the ring, as the file system asks for it.
-struct Word(LeaseWord);
+/// A word of the ring, and the description of the zone that the program has, as the file system asks for them.
+struct Word(LeaseWord, Arc<ZoneHold>);
 
 impl StoreAccess for Word {
     fn revoke(&self) {
@@ -42,7 +42,7 @@ impl StoreAccess for Word {
     }
 
     fn is_possible(&self) -> bool {
-        true
+        self.1.is_held().expect("known")
     }
 }
 
@@ -52,6 +52,9 @@ struct Program {
     words: Arc<LeaseWords>,
     leases: Leases,
     borrower: Arc<Borrower>,
+    /// What the program stores by; here its stores go by a mapping of each lease.
+    zone: Mapping,
+    hold: Arc<ZoneHold>,
 }
 
 /// What a program knows of a lease.
@@ -65,13 +68,16 @@ impl Program {
     fn new(fs: &Arc<FileSystem>) -> Self {
         let words = LeaseWords::new().expect("made");
         let leases = Leases::map(words.file()).expect("mapped");
-        Self { fs: fs.clone(), words, leases, borrower: Arc::default() }
+        let (zone, hold) = fs.drive().store_zone(0).expect("it lends").expect("opened");
+        let sent = StoreZone::received(zone.descriptor().try_clone_to_owned().expect("cloned"), zone.start(), zone.length());
+        let zone = sent.map().expect("mapped");
+        Self { fs: fs.clone(), words, leases, borrower: Arc::default(), zone, hold: Arc::new(hold) }
     }
 
     fn lend(&self, file: InodeNumber, offset: u64) -> Option<Known> {
         let word = self.words.lend()?;
         let token = word.token();
-        let access: Arc<dyn StoreAccess> = Arc::new(Word(word));
+        let access: Arc<dyn StoreAccess> = Arc::new(Word(word, self.hold.clone()));
         let lease = self.fs.lend_stores(&self.borrower, &access, file, offset).expect("it can be asked for")?;
         let window = Window::of(self.fs.drive(), &lease).expect("mapped");
         Some(Known { token, window, lease })
@@ -141,6 +147,28 @@ fn records_are_whole_and_none_is_lost() {
         assert!(read(&fs, file, place(thread), RECORD) == bytes(ROUNDS), "the last record of thread {thread}");
     }
     assert!(!program.borrower.is_late());
+    fs.unmount().expect("unmounts");
+}
+
+/// A thread stays inside until its lease is taken away. Its pages come back with the last mapping of the program's description.
+#[test]
+fn pages_come_back_when_no_mapping_is_left() {
+    let (_folder, fs) = mounted();
+    let program = Program::new(&fs);
+    let file = create(&fs, b"file");
+    write(&fs, file, 0, &vec![1; 16 * RECORD]);
+    let known = program.lend(file, 0).expect("lent");
+    let inside = program.leases.enter(known.token).expect("lent");
+    assert!(read(&fs, file, 0, 16 * RECORD) == vec![1; 16 * RECORD]);
+    let at = known.lease.extents()[0].device_offset;
+    program.zone.store(at, &[2; RECORD]).expect("stored");
+    assert!(!inside.leave() && program.borrower.is_late());
+    assert!(read(&fs, file, 0, RECORD) == vec![1; RECORD], "a late store is no part of the file");
+    assert!(matches!(fs.unmount(), Err(Error::StoresHeld { bytes }) if bytes == 16 * RECORD as u64));
+    let Program { zone, .. } = program;
+    drop(zone);
+    fs.space();
+    assert_eq!(fs.stores_lent(), (0, 0));
     fs.unmount().expect("unmounts");
 }
 

@@ -21,7 +21,8 @@
 //! [SL5] Pages that were taken away are not given out again while the access says that somebody may store to them (`lent_pages.rs`). After
 //!       that the program gets no lease any more, and what else it has is ended without waiting. So a program keeps back at most
 //!       [`STORE_LEASES_MAX`] windows, and costs others at most the one wait. An unmount is refused while pages are kept back: nobody could keep them
-//!       from the next mount.
+//!       from the next mount. After a crash a mount that writes is refused while the kernel knows of a program that can store ([SZ2] of the
+//!       device layer).
 //! [SL6] The times of the file change where somebody looks: when a lease ends, when the attributes are read, and with each round of the
 //!       background thread, if anything was stored since the last look. While there is a lease, no answer with the attributes is kept, and the versions of bytes and
 //!       attributes are raised when it is made ([VS1], [VS4] of `versions.rs`).
