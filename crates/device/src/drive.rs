@@ -10,7 +10,7 @@ use tandemfs_format::{LINE_BYTES, LineAddress, PAGE_BYTES, PAGE_LINES, SECTOR_BY
 use crate::flush_group::FlushGroup;
 use crate::{
     BlockRequest, Counters, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, LentZone, MappedMemory,
-    MemoryNodes, MemoryRange, PersistenceDomain, Source, Structure, TxId, VirtualTime,
+    MemoryNodes, MemoryRange, PersistenceDomain, Source, StoreZone, Structure, TxId, VirtualTime, ZoneHold,
 };
 
 /// Pages of zeros written by one request, if a discard does not leave zeros: 256 KiB.
@@ -292,6 +292,16 @@ impl Drive {
     /// The memory zone for programs of other processes. See [`Device::lent_zone`].
     pub fn lent_zone(&self) -> Option<std::io::Result<LentZone>> {
         self.device.lent_zone()
+    }
+
+    /// The memory zone for a program of another process, for stores. See [`Device::store_zone`].
+    pub fn store_zone(&self, program: u32) -> Option<std::io::Result<(StoreZone, ZoneHold)>> {
+        self.device.store_zone(program)
+    }
+
+    /// Whether anybody has the memory zone for stores. See [`Device::is_zone_held`].
+    pub fn is_zone_held(&self) -> bool {
+        self.device.is_zone_held()
     }
 
     /// Lines that somebody may have stored through mapped ranges: they are to be flushed as if this drive had stored them.

@@ -4,7 +4,7 @@ use tandemfs_format::Sector;
 
 use crate::{
     BlockPath, BlockRequest, BytePath, CacheCommands, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware,
-    LentZone, MappedMemory, MemoryRange, TxId, VirtualTime,
+    LentZone, MappedMemory, MemoryRange, StoreZone, TxId, VirtualTime, ZoneHold,
 };
 
 /// A wrapper around a device that observes or changes some calls: a monitor, a fault injector, a power cut. An implementation names
@@ -118,6 +118,14 @@ impl<L: Layer> Device for L {
 
     fn lent_zone(&self) -> Option<io::Result<LentZone>> {
         self.below().lent_zone()
+    }
+
+    fn store_zone(&self, program: u32) -> Option<io::Result<(StoreZone, ZoneHold)>> {
+        self.below().store_zone(program)
+    }
+
+    fn is_zone_held(&self) -> bool {
+        self.below().is_zone_held()
     }
 
     fn virtual_time(&self) -> Option<&dyn VirtualTime> {

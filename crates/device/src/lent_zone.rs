@@ -61,19 +61,26 @@ impl LentZone {
     /// # Errors
     /// `InvalidData` for what is no device or is shorter than the zone; what the kernel refuses.
     pub fn map(&self) -> io::Result<Mapping> {
-        let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
-        let metadata = self.file.metadata()?;
-        let kind = metadata.file_type();
-        let end =
-            self.start.checked_add(self.length).filter(|_| self.length > 0).ok_or_else(|| invalid("a memory zone without a place"))?;
-        match () {
-            () if kind.is_file() && metadata.len() < end => return Err(invalid("a file that is shorter than its memory zone")),
-            () if kind.is_file() || kind.is_char_device() || kind.is_block_device() => {}
-            () => return Err(invalid("a memory zone in what is no device and no file")),
-        }
         let options =
             MappingOptions { offset: self.start, length: self.length, read_only: true, not_inherited: true, ..MappingOptions::default() };
-        Mapping::new("the memory zone", &self.file, options)
+        map_zone(&self.file, options)
+    }
+}
+
+/// Maps a memory zone, if the file has one at that place.
+///
+/// # Errors
+/// `InvalidData` for what is no device or is shorter than the zone; what the kernel refuses.
+pub(crate) fn map_zone(file: &File, options: MappingOptions) -> io::Result<Mapping> {
+    let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+    let metadata = file.metadata()?;
+    let kind = metadata.file_type();
+    let end = options.offset.checked_add(options.length).filter(|_| options.length > 0);
+    let end = end.ok_or_else(|| invalid("a memory zone without a place"))?;
+    match () {
+        () if kind.is_file() && metadata.len() < end => Err(invalid("a file that is shorter than its memory zone")),
+        () if kind.is_file() || kind.is_char_device() || kind.is_block_device() => Mapping::new("the memory zone", file, options),
+        () => Err(invalid("a memory zone in what is no device and no file")),
     }
 }
 

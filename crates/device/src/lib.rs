@@ -51,6 +51,7 @@ mod lent_zone;
 mod mapping;
 mod nodes;
 mod ranges;
+mod store_zone;
 #[doc(hidden)]
 pub mod sync;
 
@@ -69,6 +70,7 @@ pub use lent_zone::LentZone;
 pub use mapping::{Mapping, MappingOptions};
 pub use nodes::{MemoryNode, MemoryNodes, NODES_MAX, NodeSpec, numbers};
 pub use ranges::{MappedMemory, MemoryRange};
+pub use store_zone::{StoreZone, ZoneHold, is_zone_held};
 
 /// A hybrid SSD, or a pair of devices that serve as one.
 pub trait Device: Send + Sync {
@@ -110,6 +112,18 @@ pub trait Device: Send + Sync {
     /// What the kernel refuses.
     fn lent_zone(&self) -> Option<std::io::Result<LentZone>> {
         None
+    }
+    /// The memory zone for a program of another process, for stores, by the program's number ([SZ1]–[SZ4] of `store_zone.rs`). `None` as
+    /// [`lent_zone`](Self::lent_zone).
+    ///
+    /// # Errors
+    /// Those of [`StoreZone::of`].
+    fn store_zone(&self, _program: u32) -> Option<std::io::Result<(StoreZone, ZoneHold)>> {
+        None
+    }
+    /// Whether anybody has the memory zone for stores ([SZ2]). False where locks cannot be asked for: then nobody got one.
+    fn is_zone_held(&self) -> bool {
+        false
     }
     /// The clocks of a drive in virtual time.
     fn virtual_time(&self) -> Option<&dyn VirtualTime> {

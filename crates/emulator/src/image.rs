@@ -7,7 +7,8 @@ use std::io;
 use std::path::Path;
 
 use tandemfs_device::{
-    BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, LentZone, MappedMemory, Mapping, MemoryRange, VirtualTime,
+    BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, LentZone, MappedMemory, Mapping, MemoryRange, StoreZone,
+    VirtualTime, ZoneHold, is_zone_held,
 };
 use tandemfs_format::{PAGE_BYTES, Sector};
 
@@ -81,6 +82,15 @@ impl Device for ImageDevice {
     fn lent_zone(&self) -> Option<io::Result<LentZone>> {
         let lends = self.clock.is_none(); // loads of others would not be timed
         lends.then(|| LentZone::of(&self.blocks.file, self.memory.file_offset(), self.memory.length()))
+    }
+
+    fn store_zone(&self, program: u32) -> Option<io::Result<(StoreZone, ZoneHold)>> {
+        let lends = self.clock.is_none();
+        lends.then(|| StoreZone::of(&self.blocks.file, self.memory.file_offset(), self.memory.length(), program))
+    }
+
+    fn is_zone_held(&self) -> bool {
+        is_zone_held(&self.blocks.file)
     }
 
     fn virtual_time(&self) -> Option<&dyn VirtualTime> {

@@ -74,6 +74,7 @@ impl FileSystem {
         if let Err(error) = self.move_homes_behind() {
             tracing::error!(%error, "moving files to their homes");
         }
+        self.end_idle_stores();
         if let Err(error) = self.close_open_pages_behind() {
             tracing::error!(%error, "closing pages that were mapped");
         }
@@ -136,6 +137,7 @@ impl FileSystem {
 impl Drop for FileSystem {
     /// The thread then ends by itself: the upgrade of its weak reference fails.
     fn drop(&mut self) {
+        self.store_leases.drop_all();
         self.volume.journal.ask(|requests| requests.stop = true);
     }
 }

@@ -122,6 +122,12 @@ pub enum Error {
         /// How many.
         count: usize,
     },
+    /// A program of an earlier mount has the memory zone mapped for stores.
+    #[error("{device}: a program of an earlier mount can still store to the memory; end it, then mount")]
+    ProgramsLeft {
+        /// The device's name.
+        device: String,
+    },
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -257,6 +263,14 @@ pub enum Error {
     LayoutsHeld {
         /// How many.
         count: usize,
+    },
+    /// A program may still store to memory that was lent to it: the file system cannot be unmounted.
+    #[error(
+        "a program may still store to {bytes} bytes of the memory zone that were taken away from it, or is about to; end it, then unmount again"
+    )]
+    StoresHeld {
+        /// How many are kept back.
+        bytes: u64,
     },
     /// The file system is being unmounted, or was.
     #[error("the file system is being unmounted")]

@@ -17,6 +17,7 @@ use crate::leaving::Leaving;
 use crate::numa::NumaReport;
 use crate::recovery::RecoveryReport;
 use crate::statistics::{self, Statistics};
+use crate::store_lease::StoreLeases;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use crate::tuning::admission::Admission;
@@ -59,6 +60,8 @@ pub struct FileSystem {
     pub(crate) unchecked: Mutex<Unchecked>,
     /// Mappings of files (`data/mapped.rs`).
     pub(crate) mappings: Mappings,
+    /// Leases for stores (`data/lent_stores.rs`).
+    pub(crate) store_leases: StoreLeases,
     /// When the background thread last looked for empty units of metadata.
     pub(crate) looked_for_units: Mutex<Option<Instant>>,
     /// When the log last said that a zone is full.

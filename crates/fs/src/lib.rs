@@ -30,6 +30,7 @@ mod large_file;
 mod latency;
 mod lease;
 mod leaving;
+mod lent_pages;
 mod mkfs;
 mod mount;
 #[cfg(not(feature = "mutants"))]
@@ -50,6 +51,7 @@ mod shortage;
 mod space;
 mod stamp;
 mod statistics;
+mod store_lease;
 mod survey;
 mod sync;
 mod trim;
@@ -62,7 +64,7 @@ mod wait;
 
 use std::sync::Arc;
 
-pub use data::{FileMapping, LAYOUT_EXTENTS_MAX, LENT_BYTES, Layout, LentExtent, MappedExtent};
+pub use data::{FileMapping, LAYOUT_EXTENTS_MAX, LENT_BYTES, Layout, MappedExtent};
 pub use error::{Error, Result};
 pub use file_system::FileSystem;
 pub use held_back::DamageReport;
@@ -77,13 +79,14 @@ pub use recovery::RecoveryReport;
 pub use resize::{could_grow, grow, set_label};
 pub use scrub::{Scrub, ScrubCounts, ScrubFinding, ScrubbedKind};
 pub use statistics::{OperationCounts, Statistics, WorkCounts};
+pub use store_lease::{Borrower, IDLE_MAX, STORE_LEASES_MAX, STORES_END_MAX, StoreAccess, StoreLease};
 pub use trim::Trim;
 pub use tuning::compaction::CompactionRun;
 pub use tuning::threshold::{PathLatency, ThresholdReport};
 pub use types::{
     AllocateMode, Attributes, DirectoryEntry, Discard, Engine, FormatOptions, Growth, Home, HomeLimit, HomeMoves, LayoutExtent,
-    LayoutOptions, LayoutPlace, MountOptions, NewInode, Promote, ReadOptions, RenameMode, SeekTo, SetAttributeMode, SetAttributes,
-    SetExtendedAttribute, SetTime, ShortZone, Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
+    LayoutOptions, LayoutPlace, LentExtent, MountOptions, NewInode, Promote, ReadOptions, RenameMode, SeekTo, SetAttributeMode,
+    SetAttributes, SetExtendedAttribute, SetTime, ShortZone, Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
 };
 pub use upgrade::{FEATURES, Feature, FeatureBit, missing_features, set_uuid, upgrade};
 pub use versions::{Noted, Versions};

@@ -33,12 +33,14 @@ use crate::inodes::InodeTable;
 use crate::inodes::read_ahead::ReadAhead;
 use crate::journal::{Journal, replay};
 use crate::leaving::Leaving;
+use crate::lent_pages::LentPages;
 use crate::mutant::{Mutant, on};
 use crate::numa::Numa;
 use crate::quarantine::Quarantine;
 use crate::recovery::{self, Loaded, RecoveryReport};
 use crate::stamp;
 use crate::statistics::Live;
+use crate::store_lease::StoreLeases;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use crate::sync::{Mutex, parallelism};
 use crate::tuning::admission::Admission;
@@ -120,7 +122,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// Those of [`read_superblock`]; `Stopped` if the journal or the metadata is so damaged that writing would lose data (a read-only mount
-    /// may still work).
+    /// may still work); `ProgramsLeft`.
     pub fn mount(drive: Drive, options: &MountOptions) -> Result<Self> {
         let start = Instant::now();
         let on_drive = match options.engine {
@@ -132,6 +134,9 @@ impl FileSystem {
                 return Err(Error::InvalidArgument(reason));
             }
         };
+        if !options.read_only && drive.is_zone_held() && !on(Mutant::ProgramsLeftIgnored) {
+            return Err(Error::ProgramsLeft { device: drive.description().name.clone() }); // [SL5] of `data/lent_stores.rs`
+        }
         let drive_recovery = if on(Mutant::RecoverSkipped) { None } else { drive.recover()? }; // [MO4]
         let mut superblock = read_superblock(&drive)?;
         let unknown = superblock.unknown_to_write();
@@ -184,6 +189,7 @@ impl FileSystem {
             memory,
             sectors: SectorAllocator::new(&geometry, pools),
             quarantine: Quarantine::default(),
+            lent_pages: LentPages::default(),
             leases: Arc::default(),
             held_back: HeldBack::default(),
             discards: Discards::default(),
@@ -229,6 +235,7 @@ impl FileSystem {
             moves: Mutex::new(Moves::at_mount(superblock.has_memory_homes() && !options.read_only)),
             unchecked: Mutex::new(if options.read_only { Unchecked::default() } else { Unchecked::of(&open) }),
             mappings: Mappings::default(),
+            store_leases: StoreLeases::default(),
             looked_for_units: Mutex::default(),
             told_full: Mutex::default(),
             background: Mutex::default(),
@@ -262,7 +269,7 @@ impl FileSystem {
     /// are recalled first ([LY6] of `lease.rs`).
     ///
     /// # Errors
-    /// `MappingsHeld` if files are mapped, and `LayoutsHeld` if a holder did not return its layout in time: nothing was changed, and the call can be repeated. `Stopped` if the file system had stopped, or if the device fails now: the device then stays as after a crash.
+    /// `MappingsHeld` if files are mapped, `LayoutsHeld` if a holder did not return its layout in time, and `StoresHeld` if a program may still store to memory that was lent to it: nothing was changed, and the call can be repeated. `Stopped` if the file system had stopped, or if the device fails now: the device then stays as after a crash.
     pub fn unmount(&self) -> Result<()> {
         may_wait()?;
         self.unmount_as(&self.volume.geometry)
@@ -270,8 +277,9 @@ impl FileSystem {
 
     /// Unmounts the file system and gives it these sizes (`resize.rs` [RS4], [RS5]).
     pub(crate) fn unmount_as(&self, geometry: &Geometry) -> Result<()> {
-        self.mappings.close()?; // [FM6] of `data/mapped.rs`
-        self.volume.leases.close()?;
+        self.end_all_stores()?; // [SL5] of `data/lent_stores.rs`
+        let closed = self.mappings.close().and_then(|()| self.volume.leases.close()); // [FM6] of `data/mapped.rs`
+        closed.inspect_err(|_| self.store_leases.open())?;
         if self.volume.health.is_read_only() || self.unmounted.swap(true, SeqCst) {
             return Ok(());
         }

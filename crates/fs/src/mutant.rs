@@ -319,6 +319,16 @@ pub enum Mutant {
     LentUnverified,
     /// [LM4]: an inode leaves memory and what was lent of it is not revoked.
     LentPastEviction,
+    /// [SL2] of `data/lent_stores.rs`: nobody ends a lease for stores before he takes its blocks.
+    StoresNotEnded,
+    /// [SL3]: a lease ends while somebody is storing.
+    StoresNotWaitedFor,
+    /// [SL5]: pages that were taken away are given out although somebody can store to them.
+    TakenPagesFreed,
+    /// [SL5]: a mount does not look whether a program of an earlier one can still store.
+    ProgramsLeftIgnored,
+    /// [SL6]: the times of a file do not change when a lease on it was used.
+    StoresUntimed,
     /// Attributes are noted when their inode is not locked any more ([VS2]).
     NotedBehindLock,
 }

@@ -261,6 +261,17 @@ pub struct Attributes {
     pub birth: Timestamp,
 }
 
+/// Bytes of a file, and where they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LentExtent {
+    /// Offset in the file, in bytes; a multiple of 4096.
+    pub file_offset: u64,
+    /// Offset in the memory zone, in bytes; a multiple of 4096.
+    pub device_offset: u64,
+    /// Length in bytes; the last one may end with the file, in the middle of a page.
+    pub bytes: u64,
+}
+
 /// A new inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewInode<'a> {

@@ -12,6 +12,8 @@
 //! [VS4] Bytes are noted under the lock of the inode, with their range held: whoever changes bytes has their range exclusively until after the
 //!       commit that raises the version, and a new size is raised and seen under the inode's lock. A file that is mapped changes by stores that
 //!       nobody sees, so none of its bytes are kept, and a new mapping raises their version while it has the range.
+//!       A file that is lent for stores ([SL6] of `data/lent_stores.rs`) has other times after each of them: no attributes of it are kept, and the
+//!       lease raises their version, and that of its bytes, when it can be seen that there is one. Whoever reads its bytes ends the lease first.
 //! [VS5] Places of bytes in the memory zone have versions of their own, a window of a file each ([LM1]–[LM5] of `data/lent.rs`).
 //! [VS3] A transaction that fails afterwards has raised versions for nothing, which costs those who keep answers a question.
 
@@ -163,6 +165,12 @@ impl Published {
         self.raise(Thing::AllPlaces(number));
     }
 
+    /// A file is lent for stores from now on; the caller has its lock, and whoever has it later sees the lease ([SL6]).
+    pub(crate) fn stores_begin(&self, number: InodeNumber) {
+        self.raise(Thing::Attributes(number));
+        self.bytes_change(number);
+    }
+
     /// Somebody may change these windows of a file, which were lent: he has got their range, and has changed nothing yet ([VS5]).
     pub(crate) fn places_change(&self, number: InodeNumber, first: u64, last: u64) {
         match last - first < WINDOWS_MAX {
@@ -219,11 +227,17 @@ impl Published {
         self.note(|| Thing::Rights(inode));
     }
 
-    /// All that is known of an inode was read; the caller has its lock ([VS2]).
+    /// All that is known of an inode was read; the caller has its lock ([VS2]). Nothing is kept of one that is lent for stores.
     #[inline]
-    pub(crate) fn note_inode(&self, inode: InodeNumber) {
-        self.note(|| Thing::Rights(inode));
-        self.note(|| Thing::Attributes(inode));
+    pub(crate) fn note_inode(&self, inode: InodeNumber, is_lent: impl FnOnce() -> bool) {
+        if !IS_NOTING.get() {
+            return;
+        }
+        if is_lent() {
+            return NOTED.with_borrow_mut(|noted| noted.has_more = true);
+        }
+        self.note_down(Thing::Rights(inode));
+        self.note_down(Thing::Attributes(inode));
     }
 
     /// Bytes of an inode are read; the caller has its lock and their range ([VS4]).
@@ -287,19 +301,19 @@ mod tests {
     #[test]
     fn only_what_an_operation_reads_is_noted() {
         let (published, counting) = (Published::default(), Arc::<Counting>::default());
-        published.note_inode(INODE);
+        published.note_inode(INODE, || false);
         let versions = |operation: &dyn Fn(), of| published.noting(operation, |(), noted| noted.versions(of).count());
-        assert_eq!(versions(&|| published.note_inode(INODE), Some(INODE)), 0, "nothing is published");
+        assert_eq!(versions(&|| published.note_inode(INODE, || false), Some(INODE)), 0, "nothing is published");
         assert!(published.set(Box::new(counting)) && !published.set(Box::new(Arc::<Counting>::default())));
-        published.note_inode(INODE);
+        published.note_inode(INODE, || false);
         let name_and_inode = || {
             published.note_name(InodeNumber::ROOT, || 7);
-            published.note_inode(INODE);
+            published.note_inode(INODE, || false);
         };
         assert_eq!((versions(&name_and_inode, None), versions(&name_and_inode, Some(INODE))), (3, 4), "with everything");
-        published.note_inode(INODE);
+        published.note_inode(INODE, || false);
         assert_eq!(versions(&|| (), None), 1);
-        let many = || (0..100).for_each(|_| published.note_inode(INODE));
+        let many = || (0..100).for_each(|_| published.note_inode(INODE, || false));
         assert_eq!(versions(&many, None), 0, "what was not noted whole is not kept");
     }
 }

@@ -23,6 +23,7 @@
 //! | lock of an inode, of several; a directory's index | a change: its commit, metadata that it loads | a record, page loads | try |
 //! | range lock of a file | reads, writes, write-back, compaction | block I/O and commit | look, no waiting |
 //! | leases on the range | holders outside of the file system | up to `RECALL_MAX` | refused, nothing is recalled |
+//! | a lease for stores on the range | a program's threads inside of it; the closing of its pages | up to `STORES_END_MAX`; a window's checksums | refused, the program is not asked |
 //! | rename lock | the move of a directory | a rename | try |
 //! | shard of inodes, shard of metadata pages | who loads a page | one page load | try |
 //! | a region of the allocator | who raises its mark, lets a unit leave | zeroing, a commit | try; no mark is raised |

@@ -4,7 +4,7 @@
 //! that the schedule chooses, at the latest at its next fence, atomic addition, unlock, or system call. A thread sees its own stores at once. So a
 //! fence that is left out is found, which plain interleavings would hide.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -212,6 +212,33 @@ pub(crate) fn raise(mapping: &Arc<Mapping>, at: usize) {
 
 pub(crate) fn load_version(mapping: &Arc<Mapping>, at: usize) -> u64 {
     load64(mapping, at)
+}
+
+pub(crate) fn add64(mapping: &Arc<Mapping>, at: usize, value: u64) -> u64 {
+    fence();
+    mapping.word64(at).fetch_add(value, Ordering::SeqCst)
+}
+
+pub(crate) fn or64(mapping: &Arc<Mapping>, at: usize, bits: u64) -> u64 {
+    fence();
+    mapping.word64(at).fetch_or(bits, Ordering::SeqCst)
+}
+
+pub(crate) fn and64(mapping: &Arc<Mapping>, at: usize, bits: u64) -> u64 {
+    fence();
+    mapping.word64(at).fetch_and(bits, Ordering::SeqCst)
+}
+
+shuttle::thread_local! {
+    static IS_INSIDE: Cell<bool> = Cell::new(false);
+}
+
+pub(crate) fn begin_inside() -> bool {
+    IS_INSIDE.with(|is_inside| !is_inside.replace(true))
+}
+
+pub(crate) fn end_inside() {
+    IS_INSIDE.with(|is_inside| is_inside.set(false));
 }
 
 /// Explored schedules have no clock.

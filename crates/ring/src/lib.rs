@@ -4,6 +4,8 @@
 //! * [`Arena`]: the daemon makes the memory of one client, seals it, and validates what the client writes there.
 //! * [`Client`]: a program maps it, allocates data areas, submits requests and waits for answers.
 //! * [`VersionWords`]: words by which all clients see that what they know has changed; [`Versions`] is what a client sees of them.
+//! * [`LeaseWords`]: words by which threads of a trusted program say that they store to lent memory, and the daemon that they may not any more;
+//!   [`Leases`] is what the program has of them.
 //! * [`Poller`]: one thread of the daemon looks at all clients, or sleeps in one io_uring until one of them rings.
 //!
 //! *Architecture invariant:* the ring does not know what an operation, a node, a handle or an error means.
@@ -17,6 +19,7 @@ mod events;
 mod explored;
 mod giving_way;
 mod layout;
+mod leases;
 mod memory;
 mod message;
 pub mod mutant;
@@ -35,6 +38,7 @@ pub use explored::{begin, finish};
 pub use layout::{
     ARGUMENTS, DATA_BYTES_MAX, Doorbell, NAME_BYTES_MAX, NAMES_BYTES, PAGE_BYTES, Range, SEEN_MAX, SLOTS_MAX, Sizes, VERSION, VERSION_WORDS,
 };
+pub use leases::{Inside, LEASE_WORDS, LeaseToken, LeaseWord, LeaseWords, Leases};
 pub use message::{Answer, Attributes, NameTooLong, Names, Request, Time};
 pub use poller::{ClientId, End, Handler, Lifeline, Poller};
 pub use sys::process_of;

@@ -65,6 +65,22 @@ impl Memory {
         sync::load_version(&self.0, at)
     }
 
+    /// Adds to 8 bytes, before whatever follows. Returns what they were.
+    #[inline]
+    pub(crate) fn add(&self, at: usize, value: u64) -> u64 {
+        sync::add64(&self.0, at, value)
+    }
+
+    /// Sets bits of 8 bytes, before whatever follows. Returns what they were.
+    pub(crate) fn or(&self, at: usize, bits: u64) -> u64 {
+        sync::or64(&self.0, at, bits)
+    }
+
+    /// Keeps these bits of 8 bytes and clears the others, before whatever follows. Returns what they were.
+    pub(crate) fn and(&self, at: usize, bits: u64) -> u64 {
+        sync::and64(&self.0, at, bits)
+    }
+
     pub(crate) fn copy_in(&self, at: usize, bytes: &[u8]) {
         sync::bytes();
         self.0.copy_in(at, bytes);

@@ -48,6 +48,16 @@ pub enum Mutant {
     RaisedInTwoSteps,
     /// [VER9]: who has loaded does not look again.
     LooksOnce,
+    /// [LSE1]: a lease is revoked by a load and a store.
+    RevokedInTwoSteps,
+    /// [LSE2]: a thread enters a lease that is revoked.
+    EntersRevoked,
+    /// [LSE3]: a thread enters by what it knows of an older lease.
+    EpochIgnored,
+    /// [LSE4]: a thread that is inside enters once more.
+    EntersTwice,
+    /// [LSE5]: who leaves a lease that was taken away believes that his bytes count.
+    TakenUnseen,
     /// [TRU2]: a range beyond the data area is accepted.
     RangeUnchecked,
     /// [TRU2]: lengths of names are not checked.

@@ -10,6 +10,7 @@ pub(crate) use crate::explored::*;
 
 #[cfg(not(feature = "schedules"))]
 mod plain {
+    use std::cell::Cell;
     use std::sync::atomic::{Ordering, fence as atomic_fence};
     use std::time::{Duration, Instant};
 
@@ -65,6 +66,36 @@ mod plain {
     #[inline]
     pub(crate) fn load_version(mapping: &Mapping, at: usize) -> u64 {
         mapping.word64(at).load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(crate) fn add64(mapping: &Mapping, at: usize, value: u64) -> u64 {
+        mapping.word64(at).fetch_add(value, Ordering::SeqCst)
+    }
+
+    #[inline]
+    pub(crate) fn or64(mapping: &Mapping, at: usize, bits: u64) -> u64 {
+        mapping.word64(at).fetch_or(bits, Ordering::SeqCst)
+    }
+
+    #[inline]
+    pub(crate) fn and64(mapping: &Mapping, at: usize, bits: u64) -> u64 {
+        mapping.word64(at).fetch_and(bits, Ordering::SeqCst)
+    }
+
+    thread_local! {
+        static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// The thread goes inside of a lease. False if it is inside already, or about to end.
+    #[inline]
+    pub(crate) fn begin_inside() -> bool {
+        IS_INSIDE.try_with(|is_inside| !is_inside.replace(true)).unwrap_or(false)
+    }
+
+    #[inline]
+    pub(crate) fn end_inside() {
+        let _ends = IS_INSIDE.try_with(|is_inside| is_inside.set(false));
     }
 
     /// Milliseconds of a clock that costs no system call, and may be 10 ms behind.

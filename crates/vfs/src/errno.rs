@@ -43,13 +43,13 @@ pub fn errno(error: &Error) -> Errno {
         | Error::IdentityDamaged { .. } => Errno::IO,
         // Errors of resizing. They cannot occur on a mounted file system either.
         Error::Shrinks { .. } | Error::BeyondDevice { .. } | Error::NoRoomForMaps { .. } => Errno::INVAL,
-        Error::Occupied { .. } => Errno::BUSY,
+        Error::Occupied { .. } | Error::ProgramsLeft { .. } => Errno::BUSY,
         // No request asks for a layout yet. ENOLCK is what programs get where a file has too many locks or leases.
         Error::TooManyLayouts { .. } => Errno::NOLCK,
         // Callers that name an inode look again where they get `Changed`.
         // It never leaves the caller of `no_wait`, who repeats the operation.
         Error::WouldWait => Errno::AGAIN,
-        Error::LayoutsHeld { .. } | Error::Unmounting | Error::Changed => Errno::BUSY,
+        Error::LayoutsHeld { .. } | Error::StoresHeld { .. } | Error::Unmounting | Error::Changed => Errno::BUSY,
         // No way to a mounted file system makes mappings yet.
         Error::Mapped | Error::MappingsHeld { .. } => Errno::BUSY,
     }

@@ -12,7 +12,10 @@ use tandemfs_format::{PAGE_BYTES, UNIT_BYTES};
 
 use super::{Access, Opened, open_half, sysfs};
 use crate::nodes::cpus_of_node;
-use crate::{DeviceError, LentZone, MappedMemory, Mapping, MappingOptions, MemoryNodes, MemoryRange, PersistenceDomain};
+use crate::{
+    DeviceError, LentZone, MappedMemory, Mapping, MappingOptions, MemoryNodes, MemoryRange, PersistenceDomain, StoreZone, ZoneHold,
+    is_zone_held,
+};
 
 #[derive(Debug)]
 pub(crate) struct MemoryHalf {
@@ -86,6 +89,14 @@ impl MemoryHalf {
 
     pub(crate) fn lent(&self) -> std::io::Result<LentZone> {
         LentZone::of(&self.file, 0, self.mapping.length())
+    }
+
+    pub(crate) fn for_stores(&self, program: u32) -> std::io::Result<(StoreZone, ZoneHold)> {
+        StoreZone::of(&self.file, 0, self.mapping.length(), program)
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        is_zone_held(&self.file)
     }
 
     pub(crate) fn map(&self, ranges: &[MemoryRange], writable: bool) -> Result<Box<dyn MappedMemory>, DeviceError> {

@@ -26,7 +26,7 @@ use rustix::io::Errno;
 
 use crate::{
     BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, LentZone, MappedMemory, MemoryRange, PersistenceDomain,
-    REQUEST_BYTES,
+    REQUEST_BYTES, StoreZone, ZoneHold,
 };
 use tandemfs_format::SECTOR_BYTES;
 
@@ -212,6 +212,14 @@ impl Device for PairDevice {
 
     fn lent_zone(&self) -> Option<std::io::Result<LentZone>> {
         Some(self.memory.lent())
+    }
+
+    fn store_zone(&self, program: u32) -> Option<std::io::Result<(StoreZone, ZoneHold)>> {
+        Some(self.memory.for_stores(program))
+    }
+
+    fn is_zone_held(&self) -> bool {
+        self.memory.is_held()
     }
 }
 

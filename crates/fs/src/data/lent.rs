@@ -6,11 +6,8 @@
 //! which its second look throws away. So no page is kept back for who only loads, and there is no quarantine to bound.
 //!
 //! Programs of other processes get the memory zone by the direct door (`crates/direct`, [LND1]), with a description of their own that cannot
-//! be written, and not on a drive whose loads are timed, since theirs would not be. What is not here: lending for
-//! *stores*, or of addresses that are kept: the second look comes too late for a store. That needs leases that are returned or taken away by
-//! force, after a copy to other pages; the old pages stay out of the allocator while any mapping of the description that the program has can
-//! exist (a lock of that description, not the life of a process, tells), bounded for each program; and a table on the device that says which
-//! sizes and bytes a program may have changed.
+//! be written, and not on a drive whose loads are timed, since theirs would not be. Lending for *stores*, for which the second look comes too
+//! late, is `lent_stores.rs`.
 //!
 //! [LM1] The versions are noted with the range of the window held, before its records are looked at. So what is lent has the bytes of the file
 //!       at the moment when the versions are compared, if they are as they were noted.
@@ -39,23 +36,13 @@ use crate::index::block::{Base, DataRun};
 use crate::inodes::InCoreInode;
 use crate::inodes::range_lock::Lending;
 use crate::mutant::{Mutant, on};
+use crate::types::LentExtent;
 use crate::wait::may_wait;
 
 /// A window, in bytes: what is looked up at once. Windows begin at its multiples.
 pub const LENT_BYTES: u64 = 1 << 20;
 /// Bytes that are verified at a time.
 const VERIFIED_BYTES: usize = 64 << 10;
-
-/// Bytes of a file, and where they are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LentExtent {
-    /// Offset in the file, in bytes; a multiple of 4096.
-    pub file_offset: u64,
-    /// Offset in the memory zone, in bytes; a multiple of 4096.
-    pub device_offset: u64,
-    /// Length in bytes; the last one may end with the file, in the middle of a page.
-    pub bytes: u64,
-}
 
 impl FileSystem {
     /// Where the window of a file that has this offset has its bytes in the memory zone, in order; what is left out lies elsewhere, or is
@@ -102,7 +89,7 @@ impl FileSystem {
     }
 
     /// What can be lent of some blocks; the caller has their range.
-    fn lendable(&self, file: &InCoreInode, view: &FileView, blocks: &std::ops::Range<u64>) -> Result<Vec<LentExtent>> {
+    pub(super) fn lendable(&self, file: &InCoreInode, view: &FileView, blocks: &std::ops::Range<u64>) -> Result<Vec<LentExtent>> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let mut extents: Vec<LentExtent> = Vec::new();
         self.each_block(file, view, blocks, &mut |number, block| {
@@ -125,7 +112,7 @@ impl FileSystem {
     }
 
     /// Reads what is to be lent, with its checksums.
-    fn verify_lent(&self, file: &InCoreInode, view: &FileView, extent: &LentExtent) -> Result<()> {
+    pub(super) fn verify_lent(&self, file: &InCoreInode, view: &FileView, extent: &LentExtent) -> Result<()> {
         if on(Mutant::LentUnverified) {
             return Ok(());
         }

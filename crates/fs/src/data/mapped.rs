@@ -393,7 +393,7 @@ impl FileSystem {
     }
 
     /// Makes pages of blocks that have data logs.
-    fn fold_logs(&self, file: &InCoreInode, view: &FileView, blocks: &Range<u64>) -> Result<()> {
+    pub(super) fn fold_logs(&self, file: &InCoreInode, view: &FileView, blocks: &Range<u64>) -> Result<()> {
         self.each_block(file, view, blocks, &mut |number, block| {
             if let Some(byte) = block.first_lost(0..block.base.data_bytes(), |_| None) {
                 let offset = number * u64::from(self.volume.geometry.block_bytes()) + u64::from(byte);

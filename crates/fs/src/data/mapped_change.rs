@@ -187,7 +187,7 @@ impl FileSystem {
         Ok(())
     }
 
-    fn commit_size(&self, file: &InCoreInode, change: impl FnOnce(&mut Inode)) -> Result<()> {
+    pub(super) fn commit_size(&self, file: &InCoreInode, change: impl FnOnce(&mut Inode)) -> Result<()> {
         let mut state = file.state.write()?;
         if state.removed {
             return Err(Error::Stale(file.number));

@@ -15,6 +15,7 @@ pub(crate) mod interface;
 mod kept_place;
 mod layout;
 mod lent;
+mod lent_stores;
 mod link_target;
 pub(crate) mod log_plan;
 mod mapped;
@@ -42,7 +43,7 @@ mod write_back;
 mod write_path;
 
 pub use layout::{LAYOUT_EXTENTS_MAX, Layout};
-pub use lent::{LENT_BYTES, LentExtent};
+pub use lent::LENT_BYTES;
 pub use mapped::{FileMapping, MappedExtent};
 
 pub(crate) use commit::{SET_GROUP_ID, kill_set_id};

@@ -56,6 +56,8 @@ pub(super) enum Rewrite {
     Home(Option<DataAddress>),
     /// To leave a unit of the memory zone that is being emptied: for other pages, or those that the caller's transaction took (`gather.rs`).
     Gather(Option<DataAddress>),
+    /// To leave pages that a program may store to ([SL4] of `lent_stores.rs`): for fresh ones, and the old ones stay taken.
+    TakeAway,
 }
 
 /// A block about to be rewritten, with its sectors allocated.
@@ -240,7 +242,7 @@ impl FileSystem {
                 (sector.is_some_and(|sector| volume.sectors.is_in_room(sector)), count_before)
             }
             Rewrite::Lengthen(sectors) => (count_before < sectors, whole.max(sectors)),
-            Rewrite::Gather(_) => (old.base.is_in_memory(), count_before),
+            Rewrite::Gather(_) | Rewrite::TakeAway => (old.base.is_in_memory(), count_before),
         };
         if !wanted {
             return Ok(None);
@@ -278,6 +280,7 @@ impl FileSystem {
         match why {
             Rewrite::Home(given) => return given.map_or_else(|| self.volume.take_data(view.zone, sectors.into(), Need::Growth), Ok),
             Rewrite::Gather(given) => return given.map_or_else(|| self.volume.take_data(Zone::Memory, sectors.into(), Need::Move), Ok),
+            Rewrite::TakeAway => return self.volume.take_data(Zone::Memory, sectors.into(), Need::Growth),
             Rewrite::WriteBack | Rewrite::MoveOut | Rewrite::Lengthen(_) => {}
         }
         let log_lines = old.logs().map(|log| log.class.lines()).sum();

@@ -9,6 +9,9 @@
 //! What was lent ([LM2] of `data/lent.rs`) is noted here as well, once for the file: each exclusive holder revokes it from his blocks before he
 //! changes anything, which waits for nobody.
 //!
+//! Blocks that are lent for stores ([SL2] of `data/lent_stores.rs`) are held by their lease, to which its maker hands over his own range. Who wants
+//! some of them ends the lease, one for all who wait. Until he has the range he is noted as `Recalling`, and where somebody is, no lease is made.
+//!
 //! Who copies blocks without keeping others out *watches* their range ([AE3] of `data/align.rs`): all changes of blocks and of their space
 //! take the range exclusively, and that is noted in the watch.
 
@@ -23,6 +26,8 @@ use tandemfs_format::InodeNumber;
 use crate::error::{Error, Result};
 use crate::lease::{FILE_LAYOUTS_MAX, Lease};
 use crate::mutant::{Mutant, on};
+use crate::store_lease::StoreLease;
+use crate::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::versions::Published;
 use crate::wait::may_wait;
@@ -39,6 +44,8 @@ enum Kind {
     Watching,
     /// `Watching` before somebody held some of the range exclusively.
     Changed,
+    /// As `Exclusive`, by a lease for stores.
+    Lent,
 }
 
 impl Kind {
@@ -47,6 +54,7 @@ impl Kind {
         match (self, other) {
             (Self::Watching | Self::Changed, _) | (_, Self::Watching | Self::Changed) => false,
             (Self::Recalling, other) | (other, Self::Recalling) => other == Self::Granting,
+            (Self::Lent, _) | (_, Self::Lent) => !on(Mutant::StoresNotEnded),
             (one, other) => one == Self::Exclusive || other == Self::Exclusive,
         }
     }
@@ -71,6 +79,17 @@ struct State {
     pins: Vec<Pin>,
     /// Some of the file was lent.
     lent: Option<Box<Lending>>,
+    /// Leases for stores.
+    stores: Vec<Lent>,
+}
+
+/// A lease for stores, and the range that it holds.
+#[derive(Debug)]
+struct Lent {
+    lease: Arc<StoreLease>,
+    held: u64,
+    /// Somebody is ending it.
+    is_ending: bool,
 }
 
 /// How that is revoked which was lent of a file.
@@ -146,6 +165,17 @@ impl State {
         !self.leases.is_empty() && self.leases_on(first, last).next().is_some()
     }
 
+    fn is_lent(&self, first: u64, last: u64) -> bool {
+        self.stores.iter().any(|lent| overlaps(&lent.lease, first, last))
+    }
+
+    /// A lease for stores on some of these blocks, for the caller to end; `None` if there is none, or others end those that there are.
+    fn claim(&mut self, first: u64, last: u64) -> Option<Arc<StoreLease>> {
+        let lent = self.stores.iter_mut().find(|lent| !lent.is_ending && overlaps(&lent.lease, first, last))?;
+        lent.is_ending = true;
+        Some(lent.lease.clone())
+    }
+
     fn is_pinned(&self, first: u64, last: u64) -> bool {
         !self.pins.is_empty() && self.pins.iter().any(|pin| pin.first <= last && first <= pin.last) && !on(Mutant::PinsIgnored)
     }
@@ -164,10 +194,17 @@ impl State {
     }
 }
 
+fn overlaps(lease: &StoreLease, first: u64, last: u64) -> bool {
+    let (from, to) = lease.blocks();
+    from <= last && first <= to
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct RangeLock {
     state: Mutex<State>,
     released: Condvar,
+    /// How many leases for stores there are: mostly none, so who asks pays one load.
+    stores: AtomicUsize,
 }
 
 /// A held range; released on drop.
@@ -201,7 +238,8 @@ impl RangeGuard<'_> {
         loop {
             let own = state.held.iter().position(|held| held.id == self.id)?;
             let Held { first, last, kind, .. } = state.held[own];
-            if kind != Kind::Watching && !on(Mutant::WatchIgnored) || state.is_leased(first, last) || state.is_pinned(first, last) {
+            let is_others = state.is_leased(first, last) || state.is_pinned(first, last) || state.is_lent(first, last);
+            if kind != Kind::Watching && !on(Mutant::WatchIgnored) || is_others {
                 drop(state);
                 return None;
             }
@@ -214,6 +252,29 @@ impl RangeGuard<'_> {
             }
             lock.wait(&mut state);
         }
+    }
+
+    /// Whether somebody waits for the end of a lease for stores on some of this range.
+    pub(crate) fn is_wanted(&self) -> bool {
+        let state = self.lock.state.lock();
+        let own = state.held.iter().find(|held| held.id == self.id).copied();
+        own.is_some_and(|own| {
+            let wants = |held: &Held| held.kind == Kind::Recalling && held.first <= own.last && own.first <= held.last;
+            state.held.iter().any(wants)
+        })
+    }
+
+    /// Hands this range to a lease for stores, as far as the lease has blocks of it ([SL2]).
+    pub(crate) fn lend(self, lease: &Arc<StoreLease>) {
+        let mut state = self.lock.state.lock();
+        if let Some(held) = state.held.iter_mut().find(|held| held.id == self.id) {
+            ((held.first, held.last), held.kind) = (lease.blocks(), Kind::Lent);
+        }
+        state.stores.push(Lent { lease: lease.clone(), held: self.id, is_ending: false });
+        self.lock.stores.fetch_add(1, SeqCst);
+        self.lock.wake(&state);
+        drop(state);
+        std::mem::forget(self); // the lease has it
     }
 
     /// Registers a lease on blocks of this range, then releases the range ([LY2]).
@@ -247,6 +308,49 @@ impl RangeLock {
     /// Revokes all that was lent of the file: this lock is given up, and the next one of the file knows nothing of it ([LM4]).
     pub(crate) fn revoke_all(&self) {
         self.state.lock().revoke(0, u64::MAX);
+    }
+
+    /// The leases for stores.
+    pub(crate) fn store_leases(&self) -> Vec<Arc<StoreLease>> {
+        match self.has_store_leases() {
+            true => self.state.lock().stores.iter().map(|lent| lent.lease.clone()).collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// Whether there are any.
+    #[inline]
+    pub(crate) fn has_store_leases(&self) -> bool {
+        self.stores.load(SeqCst) > 0
+    }
+
+    /// Ends a lease for stores, or waits until others have.
+    ///
+    /// # Errors
+    /// As those of its end.
+    pub(crate) fn end_stores(&self, lease: &StoreLease) -> Result<()> {
+        let mut state = self.state.lock();
+        while let Some(lent) = state.stores.iter_mut().find(|lent| std::ptr::eq(&raw const *lent.lease, lease)) {
+            if std::mem::replace(&mut lent.is_ending, true) {
+                self.wait(&mut state);
+            } else {
+                let lease = lent.lease.clone();
+                return self.end_claimed(&mut state, &lease);
+            }
+        }
+        Ok(())
+    }
+
+    /// A lease for stores that was ended gives its range back.
+    pub(crate) fn give_up(&self, lease: &Arc<StoreLease>) {
+        let mut state = self.state.lock();
+        let Some(position) = state.stores.iter().position(|lent| Arc::ptr_eq(&lent.lease, lease)) else { return };
+        let Lent { held, .. } = state.stores.swap_remove(position);
+        self.stores.fetch_sub(1, SeqCst);
+        let (first, last) = lease.blocks();
+        note_change(&mut state.held, first, last); // who copies beside it has old bytes
+        state.release(held);
+        self.wake(&state);
     }
 
     /// Ends a pin.
@@ -324,6 +428,38 @@ impl RangeLock {
         }
     }
 
+    /// A step towards a range that somebody has: ends a lease for stores on it, or waits until something is released.
+    fn end_or_wait<'l>(
+        &'l self,
+        state: &mut MutexGuard<'_, State>,
+        (first, last, kind): (u64, u64, Kind),
+        wanting: &mut Option<RangeGuard<'l>>,
+    ) -> Result<()> {
+        match state.claim(first, last) {
+            Some(lease) => {
+                if kind != Kind::Granting {
+                    wanting.get_or_insert_with(|| self.hold(state, first, last, Kind::Recalling));
+                }
+                self.end_claimed(state, &lease)
+            }
+            None => {
+                self.wait(state);
+                Ok(())
+            }
+        }
+    }
+
+    fn end_claimed(&self, state: &mut MutexGuard<'_, State>, lease: &Arc<StoreLease>) -> Result<()> {
+        let ended = MutexGuard::unlocked(state, || lease.end());
+        if ended.is_err()
+            && let Some(lent) = state.stores.iter_mut().find(|lent| Arc::ptr_eq(&lent.lease, lease))
+        {
+            lent.is_ending = false;
+            self.wake(state); // the next one tries again
+        }
+        ended
+    }
+
     #[cold]
     fn recall_and_wait(&self, first: u64, last: u64, passes_pins: bool) -> Result<RangeGuard<'_>> {
         let mut recalling = None; // dropped after the lock of the state
@@ -336,17 +472,17 @@ impl RangeLock {
                 recalling.get_or_insert_with(|| self.hold(&mut state, first, last, Kind::Recalling));
                 self.recall(&mut state, first, last);
             } else if state.is_busy(first, last, Kind::Exclusive) {
-                self.wait(&mut state);
+                self.end_or_wait(&mut state, (first, last, Kind::Exclusive), &mut recalling)?;
             } else {
                 return Ok(self.hold(&mut state, first, last, Kind::Exclusive));
             }
         }
     }
 
-    /// As `exclusive`, for work that is no change: `None` if there are leases on the range ([LY5]), or pins.
+    /// As `exclusive`, for work that is no change: `None` if there are leases on the range ([LY5], [SL2]), or pins.
     pub(crate) fn exclusive_unless_leased(&self, first: u64, last: u64) -> Option<RangeGuard<'_>> {
         let mut state = self.state.lock();
-        while !state.is_leased(first, last) && !state.is_pinned(first, last) {
+        while !state.is_leased(first, last) && !state.is_pinned(first, last) && !state.is_lent(first, last) {
             if !state.is_busy(first, last, Kind::Exclusive) {
                 return Some(self.hold(&mut state, first, last, Kind::Exclusive));
             }
@@ -355,16 +491,17 @@ impl RangeLock {
         None
     }
 
-    /// Waits until no exclusive holder overlaps `first..=last`, then watches it. For threads that may wait.
+    /// Waits until no exclusive holder but leases for stores overlaps `first..=last`, then watches it. For threads that may wait.
     pub(crate) fn watch(&self, first: u64, last: u64) -> RangeGuard<'_> {
         let mut state = self.state.lock();
-        while state.is_busy(first, last, Kind::Shared) {
+        let is_held = |held: &Held| held.kind == Kind::Exclusive && held.first <= last && first <= held.last;
+        while state.held.iter().any(is_held) {
             self.wait(&mut state);
         }
         self.hold(&mut state, first, last, Kind::Watching)
     }
 
-    /// Locks `first..=last` if nobody holds any of it at this instant, and no lease and no pin is on it.
+    /// Locks `first..=last` if nobody holds any of it at this instant, and no lease of either kind and no pin is on it.
     pub(crate) fn try_exclusive(&self, first: u64, last: u64) -> Option<RangeGuard<'_>> {
         let mut state = self.state.lock();
         let is_free = !state.is_busy(first, last, Kind::Exclusive) && !state.is_leased(first, last) && !state.is_pinned(first, last);
@@ -379,10 +516,11 @@ impl RangeLock {
     }
 
     fn acquire(&self, first: u64, last: u64, kind: Kind) -> Result<RangeGuard<'_>> {
+        let mut wanting = None; // dropped after the lock of the state
         let mut state = self.state.lock();
         while state.is_busy(first, last, kind) {
             may_wait()?;
-            self.wait(&mut state);
+            self.end_or_wait(&mut state, (first, last, kind), &mut wanting)?;
         }
         Ok(self.hold(&mut state, first, last, kind))
     }

@@ -23,6 +23,7 @@ impl FileSystem {
     pub fn attributes(&self, number: InodeNumber) -> Result<Attributes> {
         let _counted = counted(&self.volume.live.operations.getattr);
         let file = self.inode(number)?;
+        self.note_stores(&file)?; // [SL6] of `data/lent_stores.rs`
         let state = file.state.read()?;
         if state.removed {
             return Err(Error::Stale(number));
@@ -32,7 +33,7 @@ impl FileSystem {
             drop(state);
             std::thread::yield_now();
         }
-        self.volume.versions.note_inode(number);
+        self.volume.versions.note_inode(number, || file.ranges.has_store_leases());
         Ok(attributes)
     }
 

@@ -154,6 +154,7 @@ impl FileSystem {
     /// ([IN2] of `inodes/`) forbids waiting for the inode there. So the thread waits without the directory's lock, and then looks up again.
     fn lookup_name(&self, directory: &InCoreInode, name: &[u8]) -> Result<Attributes> {
         let _counted = counted(&self.volume.live.operations.getattr);
+        let mut timed = None;
         loop {
             let state = directory.state.read()?;
             if state.removed {
@@ -171,8 +172,14 @@ impl FileSystem {
                 Err(Error::Stale(_)) => return Err(Error::NotFound), // a damaged directory
                 other => other?,
             };
+            if target.ranges.has_store_leases() && timed != Some(target.number) {
+                timed = Some(target.number);
+                drop(state);
+                self.note_stores(&target)?; // [SL6] of `data/lent_stores.rs`
+                continue;
+            }
             if let Some(target_state) = target.state.try_read() {
-                self.volume.versions.note_inode(target.number);
+                self.volume.versions.note_inode(target.number, || target.ranges.has_store_leases());
                 return Ok(attributes_of(target.number, &target_state.inode));
             }
             drop(state);

@@ -19,6 +19,7 @@ use crate::error::Result;
 use crate::held_back::HeldBack;
 use crate::journal::{self, Journal};
 use crate::lease::Leases;
+use crate::lent_pages::LentPages;
 use crate::quarantine::Quarantine;
 use crate::versions::Published;
 
@@ -35,6 +36,7 @@ pub(crate) struct Volume {
     pub(crate) memory: MemoryAllocator,
     pub(crate) sectors: SectorAllocator,
     pub(crate) quarantine: Quarantine,
+    pub(crate) lent_pages: LentPages,
     pub(crate) leases: Arc<Leases>,
     pub(crate) held_back: HeldBack,
     pub(crate) discards: Discards,

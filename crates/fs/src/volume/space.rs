@@ -192,7 +192,10 @@ impl Volume {
         let freed = match space {
             Space::Region { region, address, lines } => self.memory.free_now(region, address, lines),
             Space::Slot { address, lines } => self.memory.free_slot(address, lines),
-            Space::Pages { address, count } => self.memory.free_extent(address, count),
+            Space::Pages { address, count } => {
+                let free = self.lent_pages.hold_back(address, count); // [SL5] of `data/lent_stores.rs`
+                free.into_iter().all(|(address, count)| self.memory.free_extent(address, count))
+            }
             Space::Sectors { sector, count } => {
                 self.memory.spare_pages.forget(&self.memory, sector, count);
                 let free = self.leases.hold_back(sector, count); // [LY4] of `lease.rs`
@@ -214,10 +217,14 @@ impl Volume {
         self.memory.release_all_pending(&self.health, || self.journal.watermark());
     }
 
-    /// Frees sectors that were held back for leases which have been returned ([LY4] of `lease.rs`). False if there were none.
+    /// Frees sectors that were held back for leases which have been returned ([LY4] of `lease.rs`), and pages that nobody can store to any more
+    /// ([SL5] of `data/lent_stores.rs`). False if there were none.
     pub(crate) fn release_returned(&self) -> bool {
-        let runs = self.leases.take_returned();
-        let any = !runs.is_empty();
+        let (runs, pages) = (self.leases.take_returned(), self.lent_pages.take_returned());
+        let any = !runs.is_empty() || !pages.is_empty();
+        for (address, count) in pages {
+            self.give_back(Space::Pages { address, count });
+        }
         for (sector, count) in runs {
             self.give_back(space::sectors(sector, count));
         }

@@ -1,4 +1,5 @@
-//! Files in the memory zone, written, read and mapped, for the tests of mappings.
+//! Files in the memory zone, written, read and mapped, for the tests of mappings and of lent memory.
+#![allow(dead_code, reason = "each test file uses a part")]
 
 use std::sync::Arc;
 

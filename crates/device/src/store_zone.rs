@@ -1,0 +1,195 @@
+//! The memory zone for programs of other processes, for stores.
+//!
+//! [SZ1] Each program gets an open file description of its own, opened for reading and writing; its number is locked in it, by a lock of open file
+//!       descriptions on one byte far behind every device, before anybody else has the description. The kernel keeps the lock as long as there is a
+//!       descriptor or a mapping of that description, in whatever process: children of `vfork` and `clone` are counted, the end of the
+//!       process that asked is not. So who has closed its own descriptor learns from the lock whether anybody can store to the zone for that program.
+//! [SZ2] The description does not carry the lock of the device, so a program does not keep the device from the next daemon. That one
+//!       looks whether any number is locked: then somebody can still store to pages that it knows nothing about.
+//! [SZ3] Locks are of an inode: a node of the same device that was made elsewhere shows others. The daemon and its successor go by the same node
+//!       where they are given the same path.
+//! [SZ4] What was said of loads holds: the description is of the whole file ([LZ2] of `lent_zone.rs`), only some drives have one ([LZ3]), a map of it is
+//!       not inherited by forked children ([LZ4]). Who can store to the zone can destroy everything on the drive.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags, open};
+
+use crate::lent_zone::map_zone;
+use crate::{Mapping, MappingOptions};
+
+/// The byte of program 0; no device is that large.
+const FIRST_BYTE: i64 = 1 << 62;
+
+/// A descriptor of the same file with a description of its own.
+fn opened_again(file: &File, flags: OFlags) -> io::Result<File> {
+    let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(open(again, flags | OFlags::CLOEXEC, Mode::empty())?.into())
+}
+
+fn bytes_of(kind: libc::c_int, start: i64, length: i64) -> libc::flock {
+    libc::flock { l_type: kind as libc::c_short, l_whence: libc::SEEK_SET as libc::c_short, l_start: start, l_len: length, l_pid: 0 }
+}
+
+fn byte_of(program: u32) -> i64 {
+    FIRST_BYTE + i64::from(program)
+}
+
+/// The memory zone in an open file description of its own, for stores ([SZ1]).
+#[derive(Debug)]
+pub struct StoreZone {
+    file: File,
+    start: u64,
+    length: u64,
+}
+
+impl StoreZone {
+    /// Of an open device, whose memory zone begins at a byte of `file`, for a program by its number, and what says whether anybody has it.
+    ///
+    /// # Errors
+    /// `ResourceBusy`: somebody has one of that number. What the kernel refuses: `/proc` is needed, and the permission to write the file.
+    pub fn of(file: &File, start: u64, length: u64, program: u32) -> io::Result<(Self, ZoneHold)> {
+        let (own, hold) = (opened_again(file, OFlags::RDWR)?, ZoneHold { file: opened_again(file, OFlags::RDONLY)?, program });
+        let lock = bytes_of(libc::F_WRLCK, byte_of(program), 1);
+        // SAFETY: the descriptor is open, the argument a `flock` that lives across the call.
+        if unsafe { libc::fcntl(own.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } < 0 {
+            return Err(match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::WouldBlock => io::ErrorKind::ResourceBusy.into(),
+                error => error,
+            });
+        }
+        Ok((Self { file: own, start, length }, hold))
+    }
+
+    /// As another process has sent it.
+    pub fn received(descriptor: OwnedFd, start: u64, length: u64) -> Self {
+        Self { file: descriptor.into(), start, length }
+    }
+
+    /// What is sent to another process.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Where the zone begins in the file, in bytes.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Length of the zone in bytes.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Maps it for loads and stores. The map stays, and keeps the lock, when the description is closed.
+    ///
+    /// # Errors
+    /// `InvalidData` for what is no device or is shorter than the zone; what the kernel refuses.
+    pub fn map(&self) -> io::Result<Mapping> {
+        map_zone(&self.file, MappingOptions { offset: self.start, length: self.length, not_inherited: true, ..MappingOptions::default() })
+    }
+}
+
+/// Says whether anybody has the memory zone for a program.
+#[derive(Debug)]
+pub struct ZoneHold {
+    file: File,
+    program: u32,
+}
+
+impl ZoneHold {
+    /// Whether there is a descriptor or a mapping of the program's description ([SZ1]).
+    ///
+    /// # Errors
+    /// What the kernel refuses.
+    pub fn is_held(&self) -> io::Result<bool> {
+        is_locked(&self.file, byte_of(self.program), 1)
+    }
+}
+
+/// Whether anybody has the memory zone of a device for stores, for any program, also of an earlier daemon ([SZ2]). False where locks cannot be
+/// asked for: then nobody got one.
+pub fn is_zone_held(file: &File) -> bool {
+    is_locked(file, FIRST_BYTE, 1 << 32).unwrap_or(false)
+}
+
+/// Whether another open file description has locked some of these bytes.
+fn is_locked(file: &File, start: i64, length: i64) -> io::Result<bool> {
+    let mut lock = bytes_of(libc::F_WRLCK, start, length);
+    // SAFETY: as above; the kernel writes into the `flock`.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    const PAGE: u64 = 4096;
+
+    fn file() -> File {
+        let file = tempfile::tempfile().expect("a temporary file");
+        file.set_len(9 * PAGE).expect("sized");
+        file
+    }
+
+    /// As the program has it.
+    fn sent(zone: &StoreZone) -> StoreZone {
+        StoreZone::received(zone.descriptor().try_clone_to_owned().expect("cloned"), zone.start(), zone.length())
+    }
+
+    #[test]
+    fn what_a_program_stores_is_in_the_file() {
+        let file = file();
+        let (zone, _hold) = StoreZone::of(&file, PAGE, 8 * PAGE, 3).expect("opened");
+        let map = sent(&zone).map().expect("mapped");
+        map.store(PAGE + 5, b"in the zone").expect("stored");
+        let mut bytes = [0; 11];
+        file.read_exact_at(&mut bytes, 2 * PAGE + 5).expect("read");
+        assert_eq!(&bytes, b"in the zone");
+        assert!(map.store(8 * PAGE - 1, &[0; 2]).is_err(), "behind the zone");
+        assert!(StoreZone::of(&file, PAGE, 9 * PAGE, 4).expect("opened").0.map().is_err(), "a zone behind the file");
+    }
+
+    /// [SZ1]
+    #[test]
+    fn it_is_held_as_long_as_a_descriptor_or_a_mapping_is_there() {
+        let file = file();
+        let (zone, hold) = StoreZone::of(&file, PAGE, 8 * PAGE, 7).expect("opened");
+        let (other, other_hold) = StoreZone::of(&file, PAGE, 8 * PAGE, 8).expect("opened");
+        let held = || (hold.is_held().expect("known"), other_hold.is_held().expect("known"), is_zone_held(&file));
+        assert_eq!(held(), (true, true, true));
+        let refused = StoreZone::of(&file, PAGE, 8 * PAGE, 7).map(drop).map_err(|error| error.kind());
+        assert_eq!(refused, Err(io::ErrorKind::ResourceBusy));
+        let program = sent(&zone);
+        drop((zone, other));
+        assert_eq!(held(), (true, false, true), "a descriptor");
+        let map = program.map().expect("mapped");
+        drop(program);
+        assert_eq!(held(), (true, false, true), "a mapping alone");
+        drop(map);
+        assert_eq!(held(), (false, false, false));
+        assert!(StoreZone::of(&file, PAGE, 8 * PAGE, 7).is_ok(), "the number is free");
+    }
+
+    /// [SZ1]: another process has the description, and the one that asked has not.
+    #[test]
+    fn it_is_held_by_whichever_process_has_it() {
+        let file = file();
+        let (zone, hold) = StoreZone::of(&file, 0, 9 * PAGE, 0).expect("opened");
+        let inherited = Stdio::from(zone.descriptor().try_clone_to_owned().expect("cloned"));
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(inherited).spawn().expect("started");
+        drop(zone);
+        assert!(hold.is_held().expect("known"));
+        drop(child.stdin.take());
+        child.wait().expect("it ends");
+        assert!(!hold.is_held().expect("known"));
+    }
+}

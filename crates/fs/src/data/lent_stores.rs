@@ -1,0 +1,279 @@
+//! Memory lent for stores: blocks of a file that one program overwrites in place, by stores of its own, until the lease is ended.
+//!
+//! A program that changes bytes without asking cannot look afterwards whether it was allowed to, as one that loads does (`lent.rs`). So a
+//! lease for stores is exclusive, and it is ended: by who wants the blocks, by the program, by the clock, or by an unmount. The file system
+//! does not know how a program says that it is storing; it asks a [`StoreAccess`].
+//!
+//! [SL1] Lent are blocks in the memory zone that lie next to each other in the file, without data logs, below the end of the file: to overwrite,
+//!       and never to grow. Their bytes are verified first (RULES R10), and their pages are open, durably, before the program is told of them
+//!       ([OG1] of `open_pages.rs`). So a crash leaves aligned words of 8 B, each as it was or as it was stored, and what the program has
+//!       flushed and fenced by the domain stays.
+//! [SL2] A lease holds the range of its blocks like an exclusive holder (RULES R7, R9), so no operation can forget it: who wants some of the
+//!       range, for reading too, ends the lease first, holding nothing else. Who only tries, and who works in the background, passes
+//!       the blocks over. In `no_wait` nothing is ended, and the call would wait.
+//! [SL3] To end a lease, its access is revoked, which nobody can refuse and which waits for nobody. Then the end waits until no thread of the
+//!       program is storing, at most [`STORES_END_MAX`]. The pages are closed ([OG3]), and the range is free.
+//! [SL4] Who does not stop in time has the bytes taken away: its access says so first; then every block is copied to fresh pages, with checksums
+//!       of what was copied; then the range is free. A thread of the program that comes back stores to pages that are no part of the file,
+//!       and learns from its access that it does not know whether its bytes count. Until it has had them written by a call, the file may have a part
+//!       of them. If there is no room for the copy, the call that
+//!       wanted the range fails with `Mapped`, and the next one tries again.
+//! [SL5] Pages that were taken away are not given out again while the access says that somebody may store to them (`lent_pages.rs`). After
+//!       that the program gets no lease any more, and what else it has is ended without waiting. So a program keeps back at most
+//!       [`STORE_LEASES_MAX`] windows, and costs others at most the one wait. An unmount is refused while pages are kept back: nobody could keep them
+//!       from the next mount. After a crash a mount that writes is refused while the kernel knows of a program that can store ([SZ2] of the
+//!       device layer).
+//! [SL6] The times of the file change where somebody looks: when a lease ends, when the attributes are read, and with each round of the
+//!       background thread, if anything was stored since the last look. While there is a lease, no answer with the attributes is kept, and the versions of bytes and
+//!       attributes are raised when it is made ([VS1], [VS4] of `versions.rs`).
+//! [SL7] A lease holds its file like an open one. It ends by itself when nothing was stored for [`IDLE_MAX`].
+//!
+//! A wait of [SL3] is one of a thread. Whoever serves many programs from one thread is told `WouldWait` and hands the call to others; as
+//! each program makes others wait once in its life, their number bounds nothing but how many programs can be late at the same time.
+
+use std::sync::Arc;
+
+use tandemfs_format::{DataAddress, InodeNumber};
+
+use super::commit::changed;
+use super::lent::LENT_BYTES;
+use super::rewrite::Rewrite;
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
+use crate::index::block::{Base, DataRun};
+use crate::inodes::InCoreInode;
+use crate::space::Zone;
+use crate::store_lease::{Borrower, StoreAccess, StoreLease};
+use crate::types::LentExtent;
+use crate::wait::may_wait;
+
+impl FileSystem {
+    /// Lends a program the blocks around an offset of a file, for stores ([SL1]); none if they lie elsewhere, or the program has
+    /// as many leases as it can have, or gets none any more. The lease lasts until somebody ends it; what is dropped here ends nothing.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what is no regular file. `NotSupported` on a drive whose stores mean more than those of memory. `ReadOnly`,
+    /// `Stopped`, `Unmounting`, `WouldWait`; no space for what lay in data logs; damage; errors of the device.
+    pub fn lend_stores(
+        self: &Arc<Self>,
+        borrower: &Arc<Borrower>,
+        access: &Arc<dyn StoreAccess>,
+        number: InodeNumber,
+        offset: u64,
+    ) -> Result<Option<Arc<StoreLease>>> {
+        may_wait()?;
+        self.volume.health.check_writable()?;
+        if self.volume.drive.mapping_unit().is_none() {
+            return Err(Error::NotSupported("this drive lends none of its memory"));
+        }
+        let file = self.inodes.get(&self.volume, number)?;
+        file.must_be_regular("only regular files are lent")?;
+        if !borrower.enter() {
+            return Ok(None);
+        }
+        let lent = self.store_leases.enter().and_then(|()| {
+            self.inodes.hold(number, 1); // [SL7]
+            let lent = self.with_room(|| self.lend_once(&file, borrower, access, offset));
+            self.store_leases.entered(lent.as_ref().ok().and_then(Option::as_ref));
+            if !matches!(lent, Ok(Some(_))) {
+                self.forget(number, 1);
+            }
+            lent
+        });
+        if !matches!(lent, Ok(Some(_))) {
+            borrower.leave();
+        }
+        lent
+    }
+
+    fn lend_once(
+        self: &Arc<Self>,
+        file: &Arc<InCoreInode>,
+        borrower: &Arc<Borrower>,
+        access: &Arc<dyn StoreAccess>,
+        offset: u64,
+    ) -> Result<Option<Arc<StoreLease>>> {
+        let block_bytes = u64::from(self.volume.geometry.block_bytes());
+        let window_blocks = (LENT_BYTES / block_bytes).max(1);
+        let first = offset / LENT_BYTES * window_blocks;
+        let blocks = first..(first + window_blocks).min(self.view(file)?.size.div_ceil(block_bytes));
+        if blocks.is_empty() {
+            return Ok(None);
+        }
+        let range = match file.ranges.exclusive(blocks.start, blocks.end - 1) {
+            Err(Error::Mapped) => return Ok(None),
+            other => other?,
+        };
+        let view = self.view(file)?;
+        if view.zone != Zone::Memory || range.is_wanted() {
+            return Ok(None);
+        }
+        self.fold_logs(file, &view, &blocks)?;
+        let extents = around(self.lendable(file, &view, &blocks)?, offset);
+        let (Some(first), Some(last)) = (extents.first(), extents.last()) else { return Ok(None) };
+        for extent in &extents {
+            match self.verify_lent(file, &view, extent) {
+                Err(Error::DamagedData { .. } | Error::LostData { .. }) => return Ok(None),
+                other => other?,
+            }
+        }
+        let blocks = first.file_offset / block_bytes..(last.file_offset + last.bytes).div_ceil(block_bytes);
+        self.open_blocks(file, blocks.clone()).inspect_err(|_| self.unchecked.lock().add(file.number))?; // some may be
+        file.duplicates.forget(blocks.start * block_bytes, blocks.end * block_bytes);
+        let (fs, own) = (Arc::downgrade(self), file.clone());
+        let ender = move |lease: &Arc<StoreLease>| fs.upgrade().map_or(Ok(()), |fs| fs.end_claimed(&own, lease));
+        let lease = StoreLease::new((file.number, blocks), extents, (access.clone(), borrower.clone()), Arc::new(ender));
+        range.lend(&lease);
+        let state = file.state.write_waiting();
+        self.volume.versions.stores_begin(file.number); // [SL6]
+        drop(state);
+        Ok(Some(lease))
+    }
+
+    /// Ends a lease; nothing happens if it has ended.
+    ///
+    /// # Errors
+    /// `Mapped`: it could not be ended ([SL4]). `WouldWait`.
+    pub fn end_stores(&self, lease: &StoreLease) -> Result<()> {
+        may_wait()?;
+        match self.inodes.get(&self.volume, lease.inode()) {
+            Err(Error::Stale(_)) => Ok(()),
+            file => file?.ranges.end_stores(lease),
+        }
+    }
+
+    /// Ends a lease of a file for who has claimed that.
+    fn end_claimed(&self, file: &InCoreInode, lease: &Arc<StoreLease>) -> Result<()> {
+        self.settle_lease(file, lease)?;
+        file.ranges.give_up(lease);
+        self.store_leases.remove(lease);
+        lease.borrower.leave();
+        lease.forget();
+        self.forget(file.number, 1); // [SL7]
+        Ok(())
+    }
+
+    /// How many leases for stores there are, and how many bytes are kept back since they were taken away from programs ([SL5]).
+    pub fn stores_lent(&self) -> (usize, u64) {
+        (self.store_leases.all().len(), self.volume.lent_pages.bytes())
+    }
+
+    /// [SL3], [SL4]: afterwards nobody stores to blocks of the file by this lease.
+    fn settle_lease(&self, file: &InCoreInode, lease: &StoreLease) -> Result<()> {
+        lease.access.revoke();
+        let has_ended = lease.wait_until_ended();
+        if !has_ended {
+            lease.access.take_away();
+        }
+        let timed = if lease.take_untimed() { self.commit_size(file, changed) } else { Ok(()) };
+        let settled = match has_ended {
+            true => self.close_blocks(file, lease.block_range(), false).map(drop),
+            false => self.take_away(file, lease),
+        };
+        match timed.and(settled) {
+            Ok(()) => Ok(()),
+            Err(error @ (Error::Stopped { .. } | Error::ReadOnly | Error::Stale(_))) => {
+                tracing::warn!(inode = file.number.get(), %error, "lent pages have no checksums");
+                Ok(()) // nothing is written any more
+            }
+            Err(error) if has_ended => {
+                self.unchecked.lock().add(file.number);
+                tracing::warn!(inode = file.number.get(), %error, "lent pages have no checksums until they are closed");
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!(inode = file.number.get(), %error, "bytes could not be taken away from a program that does not stop storing");
+                Err(Error::Mapped)
+            }
+        }
+    }
+
+    /// Copies what is lent to other pages ([SL4]).
+    fn take_away(&self, file: &InCoreInode, lease: &StoreLease) -> Result<()> {
+        if lease.begin_taking() {
+            let access = lease.access.clone();
+            self.volume.lent_pages.keep(lease.pages(), Box::new(move || access.is_possible())); // [SL5]
+            tracing::warn!(inode = file.number.get(), blocks = ?lease.block_range(), "a program did not stop storing in time; its bytes are copied elsewhere");
+        }
+        for block in lease.block_range() {
+            let view = self.view(file)?;
+            match self.block_of(file, &view, block)?.base {
+                Base::Written(DataRun { at: DataAddress::Page(page), .. }) if lease.has_page(page) => {
+                    self.rewrite_locked(file, block, Rewrite::TakeAway)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The times of a file that is stored to change, if something was ([SL6]).
+    pub(crate) fn note_stores(&self, file: &InCoreInode) -> Result<()> {
+        let leases: Vec<_> = file.ranges.store_leases();
+        let untimed: Vec<_> = leases.into_iter().filter(|lease| lease.take_untimed()).collect();
+        if untimed.is_empty() {
+            return Ok(());
+        }
+        self.commit_size(file, changed).inspect_err(|_| untimed.iter().for_each(|lease| lease.stays_untimed()))
+    }
+
+    /// A round of the background thread: times ([SL6]), and leases that are not used ([SL7]).
+    pub(crate) fn end_idle_stores(&self) {
+        for lease in self.store_leases.all() {
+            let noted = self.inodes.get(&self.volume, lease.inode()).and_then(|file| self.note_stores(&file));
+            if let Err(error) = noted.and_then(|()| if lease.is_idle() { self.end_stores(&lease) } else { Ok(()) }) {
+                tracing::warn!(inode = lease.inode().get(), %error, "a lease for stores");
+            }
+        }
+    }
+
+    /// Ends all leases before an unmount, and lets none be made ([SL5]).
+    ///
+    /// # Errors
+    /// `StoresHeld`: nothing was changed but the ends of leases, and the call can be repeated.
+    pub(crate) fn end_all_stores(&self) -> Result<()> {
+        let is_closed = self.store_leases.close();
+        let ended = self.store_leases.all().iter().try_for_each(|lease| self.end_stores(lease));
+        self.volume.release_returned();
+        let bytes = self.volume.lent_pages.bytes();
+        if is_closed && ended.is_ok() && bytes == 0 {
+            return Ok(());
+        }
+        self.store_leases.open();
+        Err(Error::StoresHeld { bytes })
+    }
+}
+
+/// Those extents around an offset that lie next to each other in the file.
+fn around(extents: Vec<LentExtent>, offset: u64) -> Vec<LentExtent> {
+    let has = |row: &[LentExtent]| match (row.first(), row.last()) {
+        (Some(first), Some(last)) => (first.file_offset..last.file_offset + last.bytes).contains(&offset),
+        _ => false,
+    };
+    let mut row: Vec<LentExtent> = Vec::new();
+    for extent in extents {
+        let goes_on = row.last().is_some_and(|last| last.file_offset + last.bytes == extent.file_offset);
+        if !goes_on {
+            if has(&row) {
+                break;
+            }
+            row.clear();
+        }
+        row.push(extent);
+    }
+    if has(&row) { row } else { Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_has_no_gap_in_the_file() {
+        let extent = |file_offset, device_offset, bytes| LentExtent { file_offset, device_offset, bytes };
+        let all = [extent(0, 900, 10), extent(10, 500, 10), extent(30, 100, 5), extent(35, 700, 5)];
+        for (offset, found) in [(0, 0..2), (19, 0..2), (30, 2..4), (39, 2..4), (20, 0..0), (29, 0..0), (40, 0..0)] {
+            assert_eq!(around(all.to_vec(), offset), all[found], "at {offset}");
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Leases for stores, as the range lock, the door and whoever ends them know them. Why they are as they are stands in `data/lent_stores.rs`
+//! ([SL1]–[SL7]), which makes and ends them.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tandemfs_format::{InodeNumber, LineAddress, PAGE_BYTES};
+
+use crate::error::{Error, Result};
+use crate::mutant::{Mutant, on};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use crate::sync::{EXPLORED, Mutex};
+use crate::types::LentExtent;
+
+/// Leases for stores that one program can have at once.
+pub const STORE_LEASES_MAX: usize = 64;
+/// How long the end of a lease waits for a program that is storing: a thousand times what a store of a window takes. In an explored schedule,
+/// where time does not pass, until it has stopped.
+pub const STORES_END_MAX: Duration = Duration::from_secs(1);
+/// A lease without a store ends after this time ([SL7]).
+pub const IDLE_MAX: Duration = Duration::from_secs(2);
+/// The end of a lease looks again after this time at first, and after at most the second one.
+const LOOKS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
+
+/// The access of a program to what one lease lends.
+pub trait StoreAccess: Send + Sync {
+    /// From now on no thread of the program begins to store. Never waits; may be called again.
+    fn revoke(&self);
+
+    /// Whether a thread that began before may be storing still.
+    fn is_storing(&self) -> bool;
+
+    /// Waits until nobody may be storing any more, or for about this time; also shorter.
+    fn wait(&self, at_most: Duration) {
+        std::thread::sleep(at_most);
+    }
+
+    /// Whoever is storing learns, when it ends, that its bytes may be lost ([SL4]). Never waits; may be called again.
+    fn take_away(&self);
+
+    /// Whether something may have been stored since the last call.
+    fn has_stored(&self) -> bool;
+
+    /// Whether there is any mapping of the memory zone by which somebody could store for this program, also past its end.
+    fn is_possible(&self) -> bool;
+}
+
+/// A program that stores to lent memory.
+#[derive(Debug, Default)]
+pub struct Borrower {
+    leases: AtomicUsize,
+    is_late: AtomicBool,
+}
+
+impl Borrower {
+    /// Whether it did not end a lease in time, and gets none any more ([SL5]).
+    pub fn is_late(&self) -> bool {
+        self.is_late.load(SeqCst)
+    }
+
+    /// One more lease, if it may have one.
+    pub(crate) fn enter(&self) -> bool {
+        !self.is_late() && self.leases.fetch_update(SeqCst, SeqCst, |leases| (leases < STORE_LEASES_MAX).then_some(leases + 1)).is_ok()
+    }
+
+    /// One lease less.
+    pub(crate) fn leave(&self) {
+        self.leases.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Blocks of a file that are lent for stores ([`FileSystem::lend_stores`]).
+pub struct StoreLease {
+    number: InodeNumber,
+    blocks: Range<u64>,
+    extents: Vec<LentExtent>,
+    pub(crate) access: Arc<dyn StoreAccess>,
+    pub(crate) borrower: Arc<Borrower>,
+    /// When it was made, or a store was noticed last.
+    used: Mutex<Instant>,
+    /// Something was stored, and the times of the file do not say so yet.
+    is_untimed: AtomicBool,
+    /// Its pages are kept back when they are freed.
+    is_taken: AtomicBool,
+    ender: Mutex<Option<Ender>>,
+}
+
+/// Ends a lease, for who has claimed that in the range lock of the file. It keeps the file in memory, so that there is one range lock of it
+/// ([IN3] of `inodes/`).
+pub(crate) type Ender = Arc<dyn Fn(&Arc<StoreLease>) -> Result<()> + Send + Sync>;
+
+impl fmt::Debug for StoreLease {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut lease = formatter.debug_struct("StoreLease");
+        lease.field("inode", &self.number).field("blocks", &self.blocks).finish_non_exhaustive()
+    }
+}
+
+impl StoreLease {
+    pub(crate) fn new(
+        (number, blocks): (InodeNumber, Range<u64>),
+        extents: Vec<LentExtent>,
+        (access, borrower): (Arc<dyn StoreAccess>, Arc<Borrower>),
+        ender: Ender,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            number,
+            blocks,
+            extents,
+            access,
+            borrower,
+            used: Mutex::new(Instant::now()),
+            is_untimed: AtomicBool::new(false),
+            is_taken: AtomicBool::new(false),
+            ender: Mutex::new(Some(ender)),
+        })
+    }
+
+    /// The file.
+    pub fn inode(&self) -> InodeNumber {
+        self.number
+    }
+
+    /// What may be stored to, in order, without gaps in the file; the last one may end with the file, in the middle of a page.
+    pub fn extents(&self) -> &[LentExtent] {
+        &self.extents
+    }
+
+    /// Its blocks.
+    pub(crate) fn block_range(&self) -> Range<u64> {
+        self.blocks.clone()
+    }
+
+    /// Its blocks, first and last.
+    pub(crate) fn blocks(&self) -> (u64, u64) {
+        (self.blocks.start, self.blocks.end - 1)
+    }
+
+    /// Whether a page is its.
+    pub(crate) fn has_page(&self, page: LineAddress) -> bool {
+        let at = page.offset_bytes();
+        self.extents.iter().any(|extent| extent.device_offset <= at && at < extent.device_offset + extent.bytes)
+    }
+
+    /// Its pages: first bytes and ends in the memory zone, whole pages.
+    pub(crate) fn pages(&self) -> Vec<Range<u64>> {
+        let whole = |extent: &LentExtent| extent.device_offset..(extent.device_offset + extent.bytes).next_multiple_of(PAGE_BYTES as u64);
+        self.extents.iter().map(whole).collect()
+    }
+
+    /// Whether something was stored that the times of the file do not say ([SL6]). The caller says so, or gives it back.
+    pub(crate) fn take_untimed(&self) -> bool {
+        if self.access.has_stored() && !on(Mutant::StoresUntimed) {
+            *self.used.lock() = Instant::now();
+            self.is_untimed.store(true, SeqCst);
+        }
+        self.is_untimed.swap(false, SeqCst)
+    }
+
+    /// Waits until nobody is storing; false if that takes too long ([SL3]).
+    pub(crate) fn wait_until_ended(&self) -> bool {
+        let (start, mut pause) = (Instant::now(), LOOKS.0);
+        while self.access.is_storing() && self.access.is_possible() && !on(Mutant::StoresNotWaitedFor) {
+            if !EXPLORED && (self.borrower.is_late() || start.elapsed() >= STORES_END_MAX) {
+                self.borrower.is_late.store(true, SeqCst);
+                return false;
+            }
+            self.access.wait(pause);
+            pause = (2 * pause).min(LOOKS.1);
+        }
+        true
+    }
+
+    /// Says that the times of the file do not say what was stored, after all.
+    pub(crate) fn stays_untimed(&self) {
+        self.is_untimed.store(true, SeqCst);
+    }
+
+    /// Whether nothing was stored for so long that it ends.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.used.lock().elapsed() >= IDLE_MAX
+    }
+
+    /// True at the first call: its pages are to be kept back.
+    pub(crate) fn begin_taking(&self) -> bool {
+        !self.is_taken.swap(true, SeqCst)
+    }
+
+    /// Ends it, for who has claimed that in the range lock of the file. Afterwards the range is free.
+    ///
+    /// # Errors
+    /// `Mapped`: it could not be ended ([SL4]).
+    pub(crate) fn end(self: &Arc<Self>) -> Result<()> {
+        let ender = self.ender.lock().clone();
+        ender.map_or(Ok(()), |ender| ender(self))
+    }
+
+    /// Nobody ends it any more: it has ended, or the file system is gone.
+    pub(crate) fn forget(&self) {
+        let ender = self.ender.lock().take();
+        drop(ender); // it may own the last reference to the file
+    }
+}
+
+/// All leases for stores of a file system.
+#[derive(Default)]
+pub(crate) struct StoreLeases(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    leases: Vec<Arc<StoreLease>>,
+    /// Threads that are about to add one.
+    entering: usize,
+    is_closed: bool,
+}
+
+impl StoreLeases {
+    /// Somebody is about to add one.
+    ///
+    /// # Errors
+    /// `Unmounting`.
+    pub(crate) fn enter(&self) -> Result<()> {
+        let mut known = self.0.lock();
+        if known.is_closed {
+            return Err(Error::Unmounting);
+        }
+        known.entering += 1;
+        Ok(())
+    }
+
+    /// Adds it, or nothing, after all.
+    pub(crate) fn entered(&self, lease: Option<&Arc<StoreLease>>) {
+        let mut known = self.0.lock();
+        known.entering -= 1;
+        known.leases.extend(lease.cloned());
+    }
+
+    /// It has ended.
+    pub(crate) fn remove(&self, lease: &Arc<StoreLease>) {
+        self.0.lock().leases.retain(|known| !Arc::ptr_eq(known, lease));
+    }
+
+    /// Those that there are.
+    pub(crate) fn all(&self) -> Vec<Arc<StoreLease>> {
+        self.0.lock().leases.clone()
+    }
+
+    /// The file system is gone: no lease keeps a file of it in memory.
+    pub(crate) fn drop_all(&self) {
+        self.all().iter().for_each(|lease| lease.forget());
+    }
+
+    /// None are made from now on. False if somebody is about to.
+    pub(crate) fn close(&self) -> bool {
+        let mut known = self.0.lock();
+        known.is_closed = known.entering == 0;
+        known.is_closed
+    }
+
+    /// They are made again.
+    pub(crate) fn open(&self) {
+        self.0.lock().is_closed = false;
+    }
+}
