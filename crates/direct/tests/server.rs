@@ -268,6 +268,8 @@ impl Caches for Busy {
         Ok(false)
     }
 
+    fn thing_changes(&self, _: u64) {}
+
     fn name_gone(&self, _: InodeNumber, _: &[u8]) {}
 }
 

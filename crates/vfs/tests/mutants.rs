@@ -301,6 +301,8 @@ impl tandemfs_vfs::Caches for Busy {
         Ok(false)
     }
 
+    fn thing_changes(&self, _: u64) {}
+
     fn name_gone(&self, _: InodeNumber, _: &[u8]) {}
 }
 
@@ -372,6 +374,8 @@ impl tandemfs_vfs::Caches for Watched {
         let watched = self.0.load(std::sync::atomic::Ordering::SeqCst);
         Ok(inodes.iter().any(|inode| inode.get() == watched))
     }
+
+    fn thing_changes(&self, _: u64) {}
 
     fn name_gone(&self, _: InodeNumber, _: &[u8]) {}
 }

@@ -36,5 +36,7 @@ impl Caches for Pages {
         Ok(false)
     }
 
+    fn thing_changes(&self, _: u64) {}
+
     fn name_gone(&self, _: InodeNumber, _: &[u8]) {}
 }
