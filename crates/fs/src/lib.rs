@@ -62,7 +62,7 @@ mod wait;
 
 use std::sync::Arc;
 
-pub use data::{FileMapping, LAYOUT_EXTENTS_MAX, LENT_BYTES, Layout, LentExtent, MappedExtent};
+pub use data::{FileMapping, LAYOUT_EXTENTS_MAX, LENT_BYTES, Layout, LentExtent, MappedElsewhere, MappedExtent};
 pub use error::{Error, Result};
 pub use file_system::FileSystem;
 pub use held_back::DamageReport;
