@@ -15,7 +15,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -59,6 +59,8 @@ impl Drop for Pin {
 #[derive(Default)]
 pub(crate) struct Left {
     all: Mutex<Vec<(Hold, Vec<Pin>)>>,
+    /// A thread of the pool looks, or is going to.
+    is_looked_at: AtomicBool,
     /// Pins of all clients, also of those that have ended.
     pins: Arc<AtomicUsize>,
 }
@@ -69,10 +71,16 @@ impl Left {
         self.pins.load(SeqCst)
     }
 
+    /// Whether somebody is to call [`sweep`](Self::sweep): there is something, and nobody does already.
+    pub(crate) fn wants_sweep(&self) -> bool {
+        !self.all.lock().is_empty() && !self.is_looked_at.swap(true, SeqCst)
+    }
+
     /// Ends what nobody maps any more; may wait.
     pub(crate) fn sweep(&self) {
         let ended: Vec<_> = self.all.lock().extract_if(.., |(hold, _)| !hold.is_held()).collect();
         drop(ended); // without the lock
+        self.is_looked_at.store(false, SeqCst);
     }
 
     /// Ends everything.

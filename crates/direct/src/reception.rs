@@ -131,7 +131,7 @@ impl Reception {
         if self.looked.elapsed() >= LOOK_EVERY {
             self.looked = Instant::now();
             self.look_after_credentials();
-            if self.shared.left.pins() > 0 {
+            if self.shared.left.wants_sweep() {
                 let shared = Arc::clone(&self.shared);
                 self.shared.pool.run(Box::new(move || shared.left.sweep())); // [MAP2]
             }

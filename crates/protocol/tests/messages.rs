@@ -109,7 +109,7 @@ fn texts_that_do_not_fit_are_refused() {
 #[test]
 fn what_no_program_sends_is_refused() {
     assert_eq!(Operation::decode(&Request::new(0)), Err(Malformed::Operation(0)));
-    assert_eq!(Operation::decode(&Request::new(36)), Err(Malformed::Operation(34)));
+    assert_eq!(Operation::decode(&Request::new(36)), Err(Malformed::Operation(36)));
     let changed = |operation: Operation<'_>, change: fn(&mut Request)| {
         let mut request = operation.encode().expect("it fits");
         change(&mut request);

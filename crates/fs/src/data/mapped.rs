@@ -110,6 +110,9 @@ impl fmt::Debug for MappedElsewhere {
     }
 }
 
+/// The pages of a mapping, and where they are.
+type Placed = (Box<dyn MappedMemory>, Vec<MappedExtent>);
+
 /// Keeps the blocks of a mapping ([FM2]) and its file ([FM6]).
 struct Pinned<F: Deref<Target = FileSystem>> {
     file_system: F,
@@ -290,7 +293,7 @@ impl FileSystem {
     /// `DamagedData`, `LostData`, `Damaged`: what is damaged is not mapped. `Device` if the device cannot map the file's
     /// extents. `Mapped` if blocks are in use otherwise. `ReadOnly`, `Stopped`, `Unmounting`.
     pub fn map(&self, number: InodeNumber, offset: u64, length: u64, writable: bool) -> Result<FileMapping<'_>> {
-        let (memory, extents, pin) = self.map_for(self, number, offset..offset.saturating_add(length), writable)?;
+        let ((memory, extents), pin) = self.map_for(self, number, offset..offset.saturating_add(length), writable)?;
         Ok(FileMapping { memory, length, extents, pin })
     }
 
@@ -300,7 +303,7 @@ impl FileSystem {
     /// # Errors
     /// Those of [`map`](Self::map).
     pub fn map_elsewhere(self: &Arc<Self>, number: InodeNumber, offset: u64, length: u64) -> Result<MappedElsewhere> {
-        let (memory, extents, pin) = self.map_for(Arc::clone(self), number, offset..offset.saturating_add(length), false)?;
+        let ((memory, extents), pin) = self.map_for(Arc::clone(self), number, offset..offset.saturating_add(length), false)?;
         drop(memory); // the pin keeps the pages
         Ok(MappedElsewhere { length, extents, pin })
     }
@@ -311,7 +314,7 @@ impl FileSystem {
         number: InodeNumber,
         bytes: Range<u64>,
         writable: bool,
-    ) -> Result<(Box<dyn MappedMemory>, Vec<MappedExtent>, Pinned<F>)> {
+    ) -> Result<(Placed, Pinned<F>)> {
         let (offset, length) = (bytes.start, bytes.end - bytes.start);
         may_wait()?;
         self.volume.health.check_writable()?;
@@ -340,7 +343,7 @@ impl FileSystem {
         if length >= UNIT_BYTES {
             self.note_mapped(number)?; // [FM7]
         }
-        Ok((memory, extents, pin))
+        Ok(((memory, extents), pin))
     }
 
     /// The blocks of a mapping: those of its bytes, to the end of the device's step.
