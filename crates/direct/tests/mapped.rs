@@ -11,6 +11,7 @@ mod pages;
 mod support;
 
 use std::fs::File as HostFile;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -234,7 +235,7 @@ fn what_cannot_be_mapped_is_refused() {
         (100..200, "not at a page"),
         (0..10_001, "behind the end"),
         (12_288..12_289, "behind the end"),
-        (4096..0, "backwards"),
+        (Range { start: 4096, end: 0 }, "backwards"),
         (u64::MAX - 4095..u64::MAX, "no offset"),
     ] {
         assert_eq!(errno(file.map(range)), Errno::INVAL, "{what}");
