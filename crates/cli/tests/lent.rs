@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use support::{Place, pattern, succeeds};
-use tandemfs_client::{Errno, Error, File, Mount, OpenOptions, Options};
+use tandemfs_client::{Errno, Error, File, Mount, OpenOptions, Options, Tree};
 
 const FILE_BYTES: usize = 2 << 20;
 
@@ -103,4 +103,40 @@ fn a_drive_whose_loads_are_timed_lends_nothing() {
         drop((client, file));
         mount.unmount();
     }
+}
+
+/// A file that the mount writes, cuts and reads is mapped meanwhile; the mount ends with the mapping in place, cleanly.
+#[test]
+fn what_the_mount_writes_is_seen_in_mappings() {
+    let place = Place::empty();
+    let memory = place.path("memory");
+    fs::File::create(&memory).and_then(|file| file.set_len(96 << 20)).expect("a file");
+    let device = format!("memory={memory}");
+    succeeds(&["mkfs", &device]);
+    let mount = place.mount_device(&device, "direct=54321");
+    let path = mount.path("file");
+    let mut model = pattern(1, FILE_BYTES);
+    fs::write(&path, &model).expect("written");
+    let client = Mount::connect_with(mount.root(), &Options { maps: true, ..Options::default() }).expect("let in");
+    let mapping = client.open("file").and_then(|file| file.map(0..FILE_BYTES as u64)).expect("mapped");
+    let mapped = || {
+        let mut bytes = vec![0; FILE_BYTES];
+        mapping.load(0, &mut bytes).expect("loaded");
+        bytes
+    };
+    assert!(mapped() == model);
+    let by_mount = fs::File::options().read(true).write(true).open(&path).expect("opened");
+    for round in 0..40_u8 {
+        let (at, bytes) = (usize::from(round) * 50_021, [round; 9000]);
+        model[at..at + bytes.len()].copy_from_slice(&bytes);
+        by_mount.write_all_at(&bytes, at as u64).expect("written");
+        assert!(mapped() == model && fs::read(&path).expect("read") == model, "round {round}");
+    }
+    by_mount.set_len(100_000).expect("cut");
+    model[100_000..].fill(0);
+    assert!(mapped() == model, "what was cut off is zeros");
+    drop(by_mount);
+    mount.unmount();
+    succeeds(&["check", &device]);
+    assert!(client.has_ended());
 }

@@ -14,7 +14,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     SocketAddrUnix, SocketFlags, SocketType,
 };
-use tandemfs_device::{LentZone, Mapping};
+use tandemfs_device::LentZone;
 use tandemfs_protocol::{GREETING_BYTES, Hello, Reception, VERSION, Welcome, socket};
 use tandemfs_ring::{Client, Versions};
 
@@ -129,8 +129,8 @@ fn moved_up(descriptor: OwnedFd, least: u32) -> OwnedFd {
 pub(crate) struct Greeted {
     pub(crate) client: Client,
     pub(crate) welcome: Welcome,
-    /// The memory zone, mapped for loads, where the daemon lends it.
-    pub(crate) zone: Option<Mapping>,
+    /// The memory zone, where the daemon lends it and the client wants it.
+    pub(crate) zone: Option<LentZone>,
 }
 
 /// Greets the daemon at the other end of a socket and maps what it sends. Descriptors that are kept have numbers from `least` on.
@@ -157,9 +157,8 @@ pub(crate) fn greet(socket: OwnedFd, root: BorrowedFd<'_>, hello: Hello, least: 
         Reception::Refusal(refusal) if refusal.version != VERSION => return Err(ConnectError::Version { found: refusal.version }),
         Reception::Refusal(refusal) => return Err(ConnectError::Refused { errno: refusal.errno, sentence: refusal.sentence }),
     };
-    let zone = welcome.zone.and_then(|place| Some(LentZone::received(descriptors.pop()?, place.start, place.bytes)));
-    // Without it everything is asked for. Its descriptor is closed here: a map is all that is kept of the drive.
-    let zone = zone.filter(|_| hello.wants_zone).and_then(|zone| zone.map().ok());
+    let zone = welcome.zone.and_then(|place| Some(LentZone::received(moved_up(descriptors.pop()?, least), place.start, place.bytes)));
+    let zone = zone.filter(|_| hello.wants_zone); // without it everything is asked for
     let versions = if welcome.version_words > 0 { descriptors.pop() } else { None };
     let mut descriptors = descriptors.into_iter();
     let (Some(arena), Some(words), bell) = (descriptors.next(), descriptors.next(), descriptors.next()) else {

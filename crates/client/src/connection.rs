@@ -1,21 +1,24 @@
 //! A connection: its slots, and one call.
 
+use std::num::NonZeroU64;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
+use tandemfs_device::LentZone;
 use tandemfs_protocol::{
-    Handle, LENT_RANGE_BYTES, LENT_RANGES_MAX, LENT_WINDOW_BYTES, LentRange, Number, Operation, Outcome, TEXT_BYTES_MAX,
+    Handle, LENT_RANGE_BYTES, LENT_RANGES_MAX, LENT_WINDOW_BYTES, LentRange, MAPPED_RANGES_MAX, Number, Operation, Outcome, TEXT_BYTES_MAX,
     TRANSFER_BYTES_MAX, Text,
 };
-use tandemfs_ring::{Answer, Attributes, Buffer, Client, NAME_BYTES_MAX, Request, SLOTS_MAX, Seen, Slot};
+use tandemfs_ring::{Answer, Attributes, Buffer, Client, NAME_BYTES_MAX, PAGE_BYTES, Request, SLOTS_MAX, Seen, Slot};
 
 use crate::area::{Piece, Waiting};
 use crate::bytes::KnownBytes;
 use crate::connect::{Greeted, received_descriptor};
 use crate::known::{Known, Question, Told};
 use crate::lent::Lent;
+use crate::mapping::Mapped;
 use crate::{Error, Options, Result};
 
 /// Most shared memory that a slot keeps between calls, for texts and small data.
@@ -57,6 +60,8 @@ pub struct Connection {
     pub(crate) known_bytes: KnownBytes,
     /// Where the daemon has lent the memory zone.
     pub(crate) lent: Option<Lent>,
+    /// The zone itself, for mappings of files, where they were asked for.
+    zone: Option<LentZone>,
     /// Held by who takes a descriptor from the socket.
     receiving: Mutex<()>,
 }
@@ -69,7 +74,9 @@ impl Connection {
         let can_look_up = welcome.operations & Number::Lend.bit() != 0 && kept >= LOOKED_UP_BYTES;
         Self {
             ring,
-            lent: zone.filter(|_| can_look_up).map(Lent::new),
+            lent: zone.as_ref().filter(|_| options.loads && can_look_up).and_then(|zone| zone.map().ok()).map(Lent::new),
+            // Otherwise its descriptor is closed here: a map is all that is kept of the drive.
+            zone: zone.filter(|_| options.maps && welcome.operations & Number::Map.bit() != 0),
             operations: welcome.operations,
             transfer_bytes: welcome.transfer_bytes_max.clamp(1, TRANSFER_BYTES_MAX),
             kept_bytes: kept / ALIGNMENT * ALIGNMENT,
@@ -93,7 +100,7 @@ impl Connection {
     }
 
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.ring.descriptors()
+        self.ring.descriptors().chain(self.zone.as_ref().map(LentZone::descriptor))
     }
 
     /// Memory for data that stays between calls.
@@ -142,6 +149,36 @@ impl Connection {
 
     pub(crate) fn serves(&self, number: Number) -> bool {
         self.operations & number.bit() != 0
+    }
+
+    /// Whether files can be mapped.
+    pub(crate) fn maps(&self) -> bool {
+        self.zone.is_some()
+    }
+
+    /// Maps a range of an open file from the memory zone ([MP1] of `mapping.rs`).
+    pub(crate) fn map(&self, handle: Handle, offset: u64, length: u64) -> Result<Mapped> {
+        let zone = self.zone.as_ref().ok_or(Error::Crossed(crate::Crossed { why: crate::Why::NotServed, argument: 0 }))?;
+        let most = (length / PAGE_BYTES + 1).min(MAPPED_RANGES_MAX as u64) as usize;
+        let mut call = self.begin()?;
+        let into = call.room((most * LENT_RANGE_BYTES).min(self.transfer_bytes as usize))?;
+        let offset_asked = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
+        let answer = call.send(&Operation::Map { handle, offset: offset_asked, length, into: into.range })?;
+        let bytes = call.returned(&answer, into)?;
+        drop(call);
+        let number = NonZeroU64::new(answer.further).ok_or(Errno::PROTO)?;
+        let mapped = LentRange::decode_mapped(&bytes, (offset, length), zone.length())
+            .map_err(|_| Errno::PROTO)
+            .and_then(|ranges| Mapped::new(zone, &ranges, number).map_err(|_| Errno::NOMEM));
+        mapped.map_err(|errno| {
+            self.unmap(number);
+            errno.into()
+        })
+    }
+
+    /// Says that a mapping is gone. A daemon that does not hear it has ended the connection, and sees for itself.
+    pub(crate) fn unmap(&self, mapping: NonZeroU64) {
+        let _ended = self.begin().and_then(|mut call| call.send(&Operation::Unmap { mapping }));
     }
 
     /// A descriptor of the mount for an open file. It is on the socket before the answer.

@@ -12,6 +12,7 @@ use tandemfs_ring::{Answer, Attributes};
 
 use crate::buffer::Buffer;
 use crate::connection::Connection;
+use crate::mapping::Mapping;
 use crate::subject::{Name, Target};
 use crate::tree::{names_of, sealed::Base};
 use crate::{Error, Result};
@@ -106,6 +107,20 @@ impl File {
             }
             Ok((moved, piece.range.length as usize))
         })
+    }
+
+    /// Maps a range of the file for loads, which see the file's own bytes as all others change them. It begins at a multiple of 4096 B (2 MiB on a
+    /// device that maps in such steps) and ends with the file at the latest. Data of it that lies elsewhere is moved to the memory zone first.
+    ///
+    /// # Errors
+    /// [`Error::Crossed`] where the mount has to serve it: the connection maps nothing ([`Mount::maps`](crate::Mount::maps)), or the kernel has
+    /// pages of the file. `EBADF` if it is not open for reading; `EINVAL` for an empty range, for one that begins elsewhere or ends behind the file,
+    /// and for what is no regular file; `EOPNOTSUPP` for a file whose home is not the memory zone; `ENOSPC` if there is no room for its bytes
+    /// there; `ENOMEM` if it lies in more pieces than a process may map, or the connection has too many mappings; `EIO` for damage; `EROFS`.
+    pub fn map(&self, range: Range<u64>) -> Result<Mapping> {
+        let length = range.end.checked_sub(range.start).ok_or(Errno::INVAL)?;
+        let mapped = self.connection.map(self.handle, range.start, length)?;
+        Ok(Mapping::new(Arc::clone(&self.connection), mapped, length))
     }
 
     /// Reads into a part of a buffer by one request; returns how many bytes, 0 at the end.

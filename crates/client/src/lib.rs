@@ -12,6 +12,8 @@
 //! A process that the mount trusts (`-o direct=GROUP`) and that asks for it ([`Options::loads`]) maps the memory zone of the drive for reading, and
 //! [`File::read_at`] then loads bytes there, which are neither copied by the daemon nor asked for.
 //!
+//! With [`Options::maps`] it maps ranges of files that lie there ([`File::map`]): loads of the file's own pages, by huge pages where they lie in a row.
+//!
 //! Several threads may use a [`Mount`] and its files at once; each thread gets a slot of its own while there are enough.
 //!
 //! # Example
@@ -62,6 +64,7 @@ mod error;
 mod file;
 mod known;
 mod lent;
+mod mapping;
 mod mount;
 mod mountinfo;
 #[cfg(not(feature = "mutants"))]
@@ -77,6 +80,7 @@ pub use buffer::Buffer;
 pub use directory::{Directory, Entry};
 pub use error::{ConnectError, Error, Result};
 pub use file::File;
+pub use mapping::Mapping;
 pub use mount::{Door, Mount, Options};
 pub use open_options::OpenOptions;
 pub use rustix::fs::AtFlags;

@@ -34,6 +34,9 @@ pub struct Options {
     /// is memory: see [`Mount::loads_by_itself`]. It installs a handler for SIGBUS, which passes on what is not its own; a program that
     /// installs another one later gets the faults of an image that is cut short (on other processors than x86-64 every program does).
     pub loads: bool,
+    /// Map files from the memory zone ([`File::map`](crate::File::map)), where the mount trusts this process as for `loads`: see [`Mount::maps`]. The
+    /// connection then keeps a descriptor of the drive's file or device.
+    pub maps: bool,
     /// Hand calls back ([`Error::Crossed`](crate::Error::Crossed)) on files and directories that somebody watches by inotify or fanotify. The program
     /// then makes them by the mount, since the kernel tells watchers of calls by the mount alone. Where reads are answered without a request, nothing is said of
     /// them. A file that is dropped is closed in any case; [`File::finish`](crate::File::finish) says that it should be closed by the mount.
@@ -50,6 +53,7 @@ impl Default for Options {
             descriptors_from: 0,
             keeps_answers: true,
             loads: false,
+            maps: false,
             leaves_watched: false,
         }
     }
@@ -91,7 +95,8 @@ impl Door {
 }
 
 fn connect(socket: OwnedFd, root: BorrowedFd<'_>, options: &Options) -> std::result::Result<Connection, ConnectError> {
-    let hello = Hello::new(options.slots, options.data_bytes).wanting_zone(options.loads).leaving_watched(options.leaves_watched);
+    let hello =
+        Hello::new(options.slots, options.data_bytes).wanting_zone(options.loads || options.maps).leaving_watched(options.leaves_watched);
     let greeted = greet(socket, root, hello, options.descriptors_from)?;
     Ok(Connection::new(greeted, options, options.umask.unwrap_or_else(umask_of_process)))
 }
@@ -173,6 +178,11 @@ impl Mount {
     /// Whether the daemon has lent the memory zone ([`Options::loads`]): reads of what lies there are loads then, as long as nobody changes it.
     pub fn loads_by_itself(&self) -> bool {
         self.0.lent.is_some()
+    }
+
+    /// Whether files can be mapped ([`Options::maps`]).
+    pub fn maps(&self) -> bool {
+        self.0.maps()
     }
 
     /// Memory for transfers without a copy, of at least one byte and at most [`Mount::transfer_bytes_max`].

@@ -6,7 +6,11 @@
 //! [LZ2] The description is of the whole file: who has it can read everything in it, of every file on the drive.
 //! [LZ3] Only a drive whose loads are those of memory has one: not one whose accesses are timed or have a meaning beyond their bytes.
 //! [LZ4] A map of it is loaded by copies that survive a fault, as every map of a device (RULES R23): a file that was cut short, or a poisoned
-//!       line, is an error. It is not inherited by forked children, where nobody looks whether the loads still mean anything.
+//!       line, is an error. It is not inherited by forked children, where nobody looks whether the loads still mean anything. The same holds
+//!       for maps of single ranges.
+//! [LZ5] Whether any process may still load by a description is told by a lock of that description (F_OFD_SETLK) on a byte of its own behind
+//!       everything in the file, taken before it is sent. A mapping keeps the description, and the lock with it, however the process that
+//!       made it has ended, and as long as a child of it that shares the memory lives.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +19,13 @@ use std::os::unix::fs::FileTypeExt;
 
 use rustix::fs::{Mode, OFlags, open};
 
-use crate::{Mapping, MappingOptions};
+use crate::ranges::{MappedRanges, RangeOptions};
+use crate::{DeviceError, MappedMemory, Mapping, MappingOptions, MemoryRange};
+
+/// Bytes of a page.
+const PAGE: u64 = tandemfs_format::PAGE_BYTES as u64;
+/// Where the bytes begin that are locked ([LZ5]); no file is so long.
+const LOCKS: u64 = 1 << 62;
 
 /// The memory zone in an open file description of its own, for loads.
 #[derive(Debug)]
@@ -56,6 +66,51 @@ impl LentZone {
         self.length
     }
 
+    /// Locks a byte, 0 to 2^61, by this description ([LZ5]), for loads like others'.
+    ///
+    /// # Errors
+    /// What the kernel refuses.
+    pub fn hold(&self, byte: u64) -> io::Result<()> {
+        self.lock(libc::F_OFD_SETLK, libc::F_RDLCK, byte).map(drop)
+    }
+
+    /// Whether another description has locked this byte ([LZ5]).
+    ///
+    /// # Errors
+    /// What the kernel refuses.
+    pub fn is_held(&self, byte: u64) -> io::Result<bool> {
+        Ok(i32::from(self.lock(libc::F_OFD_GETLK, libc::F_WRLCK, byte)?.l_type) != libc::F_UNLCK)
+    }
+
+    fn lock(&self, command: libc::c_int, kind: libc::c_int, byte: u64) -> io::Result<libc::flock> {
+        let start = LOCKS | byte & (LOCKS - 1) >> 1;
+        let mut lock = libc::flock {
+            l_type: kind as libc::c_short,
+            l_whence: libc::SEEK_SET as libc::c_short,
+            l_start: start.cast_signed(),
+            l_len: 1,
+            l_pid: 0,
+        };
+        // SAFETY: the descriptor is open, and the structure is this function's own.
+        match unsafe { libc::fcntl(self.file.as_raw_fd(), command, &raw mut lock) } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(lock),
+        }
+    }
+
+    /// Maps ranges of whole pages one behind the other, for loads ([LZ4]).
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfRange`] for ranges outside of the zone, [`DeviceError::Map`] for others that cannot be mapped.
+    pub fn map_ranges(&self, ranges: &[MemoryRange]) -> Result<Box<dyn MappedMemory>, DeviceError> {
+        let zone = (self.start, self.length);
+        let options = RangeOptions { name: "the memory zone", zone, unit: PAGE, writable: false, synchronous: false };
+        let mapped = MappedRanges::new(&self.file, options, ranges)?;
+        let refused = |error: io::Error| DeviceError::Map { device: "the memory zone".to_owned(), reason: error.to_string() };
+        mapped.keep_from_children().map_err(refused)?;
+        Ok(Box::new(mapped))
+    }
+
     /// Maps it for loads. The map stays when the description is closed ([LZ4]).
     ///
     /// # Errors
@@ -90,8 +145,6 @@ mod tests {
 
     use super::*;
 
-    const PAGE: u64 = 4096;
-
     fn file() -> File {
         let file = tempfile::tempfile().expect("a temporary file");
         file.set_len(9 * PAGE).expect("sized");
@@ -121,6 +174,40 @@ mod tests {
         let path = format!("/proc/self/fd/{}", received.file.as_raw_fd());
         let next = File::options().read(true).write(true).open(path).expect("its own file");
         rustix::fs::flock(&next, rustix::fs::FlockOperation::NonBlockingLockExclusive).expect("nobody has the lock any more");
+    }
+
+    /// [LZ4]
+    #[test]
+    fn ranges_are_mapped_one_behind_the_other_for_loads() {
+        let file = file();
+        file.write_all_at(b"elsewhere", 6 * PAGE).expect("written");
+        let zone = LentZone::of(&file, PAGE, 8 * PAGE).expect("opened");
+        let range = |page, pages| MemoryRange { offset: page * PAGE, length: pages * PAGE };
+        let map = zone.map_ranges(&[range(5, 1), range(1, 2)]).expect("mapped");
+        let mut bytes = [0; 11];
+        map.copy_out(PAGE + 5, &mut bytes).expect("loaded");
+        assert_eq!(&bytes, b"in the zone");
+        map.copy_out(0, &mut bytes[..9]).expect("loaded");
+        assert_eq!(&bytes[..9], b"elsewhere");
+        assert!(map.copy_in(0, &[1]).is_err() && map.copy_out(3 * PAGE, &mut [0]).is_err());
+        for wrong in [range(8, 1), range(7, 2), range(0, 0), MemoryRange { offset: 5, length: PAGE }, range(u64::MAX / PAGE, 1)] {
+            assert!(zone.map_ranges(&[range(0, 1), wrong]).is_err(), "{wrong:?}");
+        }
+    }
+
+    /// [LZ5]
+    #[test]
+    fn a_description_is_held_until_its_last_mapping_is_gone() {
+        let file = file();
+        let (zone, other) = (LentZone::of(&file, PAGE, 8 * PAGE).expect("opened"), LentZone::of(&file, PAGE, 8 * PAGE).expect("opened"));
+        zone.hold(7).expect("locked");
+        let is_held = |byte| other.is_held(byte).expect("asked");
+        assert!(is_held(7) && !is_held(6) && !is_held(8));
+        let map = zone.map_ranges(&[MemoryRange { offset: 0, length: PAGE }]).expect("mapped");
+        drop(zone);
+        assert!(is_held(7), "the mapping has it");
+        drop(map);
+        assert!(!is_held(7));
     }
 
     #[test]

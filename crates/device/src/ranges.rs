@@ -148,6 +148,14 @@ impl MappedRanges {
         Ok(())
     }
 
+    /// Forked children do not inherit it.
+    pub(crate) fn keep_from_children(&self) -> io::Result<()> {
+        let (start, bytes) = self.reserved;
+        // SAFETY: the range is this map's own; this process sees no difference.
+        unsafe { madvise(start.as_ptr().cast(), bytes as usize, Advice::LinuxDontFork)? };
+        Ok(())
+    }
+
     fn at(&self, offset: u64, length: usize) -> Result<*mut u8, DeviceError> {
         match offset.checked_add(length as u64) {
             // SAFETY: inside of what is mapped, or at its end where nothing is accessed.

@@ -75,7 +75,9 @@ pub(crate) fn is_for_the_pool(operation: &Operation<'_>) -> bool {
         | Operation::FileSystemSpace { .. }
         | Operation::SyncFileSystem
         | Operation::Descriptor { .. }
-        | Operation::Lend { .. } => true, // [LND3]
+        | Operation::Lend { .. } // [LND3]
+        | Operation::Map { .. }
+        | Operation::Unmap { .. } => true,
         _ => false,
     }
 }
@@ -283,6 +285,8 @@ impl Call<'_> {
                 Ok(Answer::default())
             }
             Operation::Lend { handle, offset, into } => self.lend(handle, offset, into),
+            Operation::Map { handle, offset, length, into } => self.map(handle, offset, length, into),
+            Operation::Unmap { mapping } => Ok(self.client.mappings.remove(mapping.get()).map(done)?),
             Operation::FileSystemSpace { into } => self.space(into),
             Operation::SyncFileSystem => match self.vfs.file_system().is_read_only() {
                 true => Ok(Answer::default()),
@@ -462,6 +466,28 @@ impl Call<'_> {
             bytes: extent.bytes,
         });
         self.put(into, &LentRange::encode(ranges, transfer(into)?))
+    }
+
+    /// [MAP1]–[MAP4] of `mappings.rs`
+    fn map(&self, handle: Handle, offset: i64, length: u64, into: Range) -> Result<Answer> {
+        let mappings = &self.client.mappings;
+        mappings.are_served()?;
+        mappings.have_room(length)?;
+        let mapped = self.vfs.map(&*self.file(handle)?, offset, length)?;
+        let ranges: Vec<_> = mapped
+            .extents()
+            .iter()
+            .map(|extent| LentRange { file_offset: extent.file_offset, zone_offset: extent.device_offset, bytes: extent.bytes })
+            .collect();
+        let bytes = LentRange::encode_mapped(&ranges, transfer(into)?).ok_or(Errno::NOMEM)?;
+        let number = mappings.add(mapped)?;
+        match self.put(into, &bytes) {
+            Ok(answer) => Ok(Answer { further: number, ..answer }),
+            Err(refused) => {
+                mappings.remove(number)?; // nobody would know its number
+                Err(refused)
+            }
+        }
     }
 
     fn write(&self, process: &Process, handle: Handle, offset: i64, from: Range, flags: i32) -> Result<Answer> {

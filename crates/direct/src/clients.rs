@@ -12,6 +12,7 @@ use tandemfs_vfs::{Process, Vfs};
 
 use crate::descriptors::{Opener, Sending};
 use crate::handles::Handles;
+use crate::mappings::{Hold, Left, Mappings};
 use crate::mutant::{self, Mutant};
 use crate::peers::{Identity, Peer};
 use crate::pool::Pool;
@@ -23,6 +24,7 @@ pub(crate) struct Client {
     pub(crate) peer: Peer,
     pub(crate) identity: Identity,
     pub(crate) handles: Handles,
+    pub(crate) mappings: Mappings,
     pub(crate) arena: Arc<Arena>,
     /// It has the version words.
     pub(crate) knows_versions: bool,
@@ -53,6 +55,7 @@ impl Client {
         sending: Sending,
         (arena, arena_bytes): (Arc<Arena>, u64),
         (mount_points, leaves_watched): (HashSet<InodeNumber>, bool),
+        hold: Option<Hold>,
         shared: &Shared,
     ) -> Self {
         let (credentials, real) = (identity.credentials.clone(), identity.real.clone());
@@ -60,10 +63,13 @@ impl Client {
         let arenas = Arc::clone(&shared.arena_bytes);
         arenas.fetch_add(arena_bytes, Relaxed);
         let handles = Handles::new(shared.limits.open_files);
+        let most = (shared.limits.mappings, shared.limits.mapped_bytes);
+        let mappings = Mappings::new(hold, most, Arc::clone(&shared.left));
         Self {
             peer,
             identity,
             handles,
+            mappings,
             arena,
             knows_versions: shared.versions.is_some(),
             sending,
@@ -137,6 +143,8 @@ pub(crate) struct Shared {
     pub(crate) pool: Pool,
     pub(crate) control: Control,
     pub(crate) clients: Mutex<HashMap<ClientId, Arc<Client>>>,
+    /// Mappings of clients that have ended.
+    pub(crate) left: Arc<Left>,
     /// Bytes of all arenas.
     pub(crate) arena_bytes: Arc<AtomicU64>,
     /// Clients that there have been.

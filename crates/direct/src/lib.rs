@@ -1,7 +1,8 @@
 //! The server of the direct door: programs reach a mounted file system by shared memory, beside its mount.
 //!
 //! `reception.rs` has the thread that greets new clients and looks after their credentials (`peers.rs`, `mountinfo.rs`). `clients.rs` has what is
-//! known of each client, `handles.rs` its open files, `tally.rs` its counters, `known.rs` which answers it may give itself.
+//! known of each client, `handles.rs` its open files, `tally.rs` its counters, `known.rs` which answers it may give itself, `mappings.rs`
+//! what it has mapped ([MAP1]–[MAP5]).
 //! `descriptors.rs` sends files of the mount. `serving.rs` makes messages calls of `vfs` (`calls.rs`). The poller (`polling.rs`)
 //! serves them, or the threads of `pool.rs`.
 //!
@@ -44,6 +45,7 @@ mod clients;
 mod descriptors;
 mod handles;
 mod known;
+mod mappings;
 mod mountinfo;
 #[cfg(not(feature = "mutants"))]
 mod mutant;

@@ -44,6 +44,12 @@ pub enum Mutant {
     ZoneForEverybody,
     /// [LND2]: who has no zone is told where bytes lie.
     LentWithoutZone,
+    /// [MAP1]: a client may have any number of mappings.
+    MappingsUnbounded,
+    /// [MAP2]: pages that are mapped may move once the client has ended.
+    PinsEndWithClients,
+    /// [MAP3]: who has no zone maps files.
+    MappedWithoutZone,
     /// [DSC2]: descriptors can read and write, whatever the open file may.
     AccessNotKept,
     /// [DSC2]: whatever is open becomes a descriptor.

@@ -25,6 +25,7 @@ use tandemfs_protocol::{
 use tandemfs_ring::{Arena, Doorbell, Lifeline, PAGE_BYTES, Sizes, VERSION_WORDS};
 
 use crate::clients::{Client, Shared};
+use crate::mappings::Hold;
 use crate::mountinfo::{Found, MountInfo};
 use crate::mutant::{self, Mutant};
 use crate::peers::{self, Identity, Peer};
@@ -99,7 +100,7 @@ impl Reception {
 
     /// Waits for something and does it; false at the end.
     fn wait(&mut self) -> io::Result<bool> {
-        let is_busy = !self.newcomers.is_empty() || !self.shared.clients.lock().is_empty();
+        let is_busy = !self.newcomers.is_empty() || self.shared.left.pins() > 0 || !self.shared.clients.lock().is_empty();
         let timeout = is_busy.then_some(Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.as_nanos() as i64 });
         let mut waiting = vec![
             PollFd::new(&self.stopped, PollFlags::IN),
@@ -130,6 +131,10 @@ impl Reception {
         if self.looked.elapsed() >= LOOK_EVERY {
             self.looked = Instant::now();
             self.look_after_credentials();
+            if self.shared.left.wants_sweep() {
+                let shared = Arc::clone(&self.shared);
+                self.shared.pool.run(Box::new(move || shared.left.sweep())); // [MAP2]
+            }
         }
         Ok(true)
     }
@@ -240,9 +245,14 @@ impl Reception {
             None => None,
         };
         let zone = self.zone_for(hello, &identity);
+        let hold = zone.as_ref().and_then(|zone| self.hold(zone, peer.pid));
         let served = |number: Number, is_served: bool| if is_served { 0 } else { number.bit() };
-        let operations = Number::all_bits() & !served(Number::Descriptor, sending.is_some()) & !served(Number::Lend, zone.is_some());
-        let mut client = Client::new((peer, identity), sending, (Arc::clone(&arena), sizes.data_bytes), rules, &self.shared);
+        let operations = Number::all_bits()
+            & !served(Number::Descriptor, sending.is_some())
+            & !served(Number::Lend, zone.is_some())
+            & !served(Number::Map, hold.is_some())
+            & !served(Number::Unmap, hold.is_some());
+        let mut client = Client::new((peer, identity), sending, (Arc::clone(&arena), sizes.data_bytes), rules, hold, &self.shared);
         client.has_zone = zone.is_some();
         self.shared.vfs.file_system().introduce_caller(client.peer.pid.cast_unsigned());
         let client = Arc::new(client);
@@ -276,6 +286,14 @@ impl Reception {
         }
         let opened = self.shared.vfs.file_system().drive().lent_zone()?;
         opened.inspect_err(|error| tracing::warn!("the memory zone cannot be lent, so its bytes are read by requests: {error}")).ok()
+    }
+
+    /// Tells how long a zone may be mapped ([MAP2]). The byte is of this connection alone.
+    fn hold(&self, zone: &LentZone, pid: i32) -> Option<Hold> {
+        let looks = self.shared.vfs.file_system().drive().lent_zone()?;
+        let byte = u64::from(pid.cast_unsigned()) << 28 | self.shared.connections.load(Relaxed) & ((1 << 28) - 1);
+        let hold = looks.and_then(|looks| Hold::of(zone, looks, byte));
+        hold.inspect_err(|error| tracing::warn!("clients map nothing, as the memory zone cannot be locked: {error}")).ok()
     }
 
     /// What a newcomer gets. A process has one connection: the old one of this process ends.

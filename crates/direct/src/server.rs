@@ -72,6 +72,10 @@ pub struct Limits {
     pub spin: Duration,
     /// Whom the memory zone is lent to ([LND1]): root, who mounted, and the members of this group. None: nobody.
     pub lends_to: Option<u32>,
+    /// Mappings of a client that has the memory zone ([MAP1] of `mappings.rs`).
+    pub mappings: usize,
+    /// Bytes of all mappings of such a client.
+    pub mapped_bytes: u64,
 }
 
 impl Default for Limits {
@@ -87,6 +91,8 @@ impl Default for Limits {
             threads: (2 * cpus).clamp(4, 32),
             spin: Duration::from_micros(50),
             lends_to: None,
+            mappings: 4096,
+            mapped_bytes: 1 << 40,
         }
     }
 }
@@ -152,6 +158,7 @@ impl Server {
             opener: opener.map(Arc::new),
             control: control.clone(),
             clients: parking_lot::Mutex::default(),
+            left: Arc::default(),
             arena_bytes: Arc::new(AtomicU64::new(0)),
             connections: AtomicU64::new(0),
         });
@@ -175,6 +182,11 @@ impl Server {
     pub fn clients(&self) -> (usize, usize) {
         let clients = self.shared.clients.lock();
         (clients.len(), clients.values().map(|client| client.handles.count()).sum())
+    }
+
+    /// Mappings of all clients, also of those that have ended while something may still load there ([MAP2] of `mappings.rs`).
+    pub fn mappings(&self) -> usize {
+        self.shared.left.pins()
     }
 
     /// For whoever wants to know of clients while it runs, and later.
@@ -208,5 +220,6 @@ impl Drop for Server {
         let _nothing_is_sent = self.polled.lock().recv();
         self.shared.clients.lock().clear();
         self.shared.pool.stop();
+        self.shared.left.clear(); // [MAP2]
     }
 }

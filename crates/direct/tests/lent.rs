@@ -419,17 +419,17 @@ fn socket_to(path: &std::path::Path) -> OwnedFd {
     socket
 }
 
-/// [LND2]: a client that asks for places all the same.
+/// [LND2], [MAP3]: a client that asks for places, or maps, all the same.
 #[test]
 fn who_has_no_zone_is_told_nothing() {
     let _alone = alone();
-    fn told() -> Outcome {
+    fn told(maps: bool) -> Outcome {
         let scene = scene();
         scene.write(&scene.open("f"), 0, &[1; 100_000]);
         scene.write_back();
         let socket = socket_to(scene.server.socket());
         let (welcome, mut descriptors) = greeted(socket.as_fd(), Hello::new(1, 1 << 20));
-        assert_eq!((welcome.zone, welcome.operations & Number::Lend.bit()), (None, 0));
+        assert_eq!((welcome.zone, welcome.operations & (Number::Lend.bit() | Number::Map.bit())), (None, 0));
         descriptors.truncate(descriptors.len() - usize::from(welcome.version_words > 0));
         let mut descriptors = descriptors.into_iter();
         let (arena, words) = (descriptors.next().expect("an arena"), descriptors.next().expect("words"));
@@ -440,14 +440,19 @@ fn who_has_no_zone_is_told_nothing() {
         let opened = slot.call(&open.encode().expect("short")).expect("answered");
         let handle = Handle::of(opened.value).expect("a handle");
         let into = client.buffer(4096).expect("room").range();
-        let lend = Operation::Lend { handle, offset: 0, into }.encode().expect("short");
-        Outcome::decode(slot.call(&lend).expect("answered")).expect("an outcome")
+        let asks = match maps {
+            true => Operation::Map { handle, offset: 0, length: 4096, into },
+            false => Operation::Lend { handle, offset: 0, into },
+        };
+        Outcome::decode(slot.call(&asks.encode().expect("short")).expect("answered")).expect("an outcome")
     }
-    assert_eq!(told(), Outcome::Errno(Errno::NOSYS.raw_os_error()));
-    mutant::select(Mutant::LentWithoutZone);
-    let found = told();
-    mutant::select(Mutant::None);
-    assert!(matches!(found, Outcome::Done(answer) if answer.value > 0), "LentWithoutZone escaped");
+    for (maps, bug) in [(false, Mutant::LentWithoutZone), (true, Mutant::MappedWithoutZone)] {
+        assert_eq!(told(maps), Outcome::Errno(Errno::NOSYS.raw_os_error()));
+        mutant::select(bug);
+        let found = told(maps);
+        mutant::select(Mutant::None);
+        assert!(matches!(found, Outcome::Done(answer) if answer.value > 0), "{bug:?} escaped");
+    }
 }
 
 /// Another user's process: prints whether it got the zone.

@@ -64,7 +64,7 @@ mod wait;
 
 use std::sync::Arc;
 
-pub use data::{FileMapping, LAYOUT_EXTENTS_MAX, LENT_BYTES, Layout, MappedExtent};
+pub use data::{FileMapping, LAYOUT_EXTENTS_MAX, LENT_BYTES, Layout, MappedElsewhere, MappedExtent};
 pub use error::{Error, Result};
 pub use file_system::FileSystem;
 pub use held_back::DamageReport;

@@ -163,6 +163,8 @@ impl<'a> Operation<'a> {
             Number::SetFlags => Self::SetFlags { handle, flags: from.flags() },
             Number::Descriptor => Self::Descriptor { handle },
             Number::Lend => Self::Lend { handle, offset, into: buffer },
+            Number::Map => Self::Map { handle, offset, length: from.0.length, into: buffer },
+            Number::Unmap => Self::Unmap { mapping: handle.0 },
             other => unreachable!("{other:?} is no operation on an open file"),
         })
     }

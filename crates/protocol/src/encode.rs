@@ -191,6 +191,13 @@ impl Operation<'_> {
                 to.request.offset = offset.cast_unsigned();
                 to.buffer(0, into);
             }
+            Self::Map { handle, offset, length, into } => {
+                to.file(handle);
+                to.request.offset = offset.cast_unsigned();
+                to.request.length = length;
+                to.buffer(0, into);
+            }
+            Self::Unmap { mapping } => to.request.handle = mapping.get(),
             Self::ReadDirectory { handle, cookie, into } => {
                 to.file(handle);
                 to.request.offset = cookie;

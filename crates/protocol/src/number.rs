@@ -91,6 +91,10 @@ numbers! {
     Descriptor = 32,
     /// Where bytes of an open file lie in the memory zone, for loads.
     Lend = 33,
+    /// mmap(2) of an open file, for loads.
+    Map = 34,
+    /// munmap(2).
+    Unmap = 35,
 }
 
 impl Number {

@@ -267,6 +267,20 @@ pub enum Operation<'a> {
         offset: Offset,
         into: Range,
     },
+    /// Keeps a range of a file that is open for reading where it is in the memory zone, for who maps it there for loads. It begins at a multiple of
+    /// 4096 B (2 MiB on a device that maps in such steps) and ends with the file at the latest. Returns the number of bytes of
+    /// [`crate::LentRange`]s ([`LentRange::decode_mapped`](crate::LentRange::decode_mapped)), and in [`tandemfs_ring::Answer::further`] the
+    /// number of the mapping. `ENOMEM` if the list is longer than `into`. Only where the greeting names this operation.
+    Map {
+        handle: Handle,
+        offset: Offset,
+        length: u64,
+        into: Range,
+    },
+    /// Ends a mapping, which is no longer mapped anywhere.
+    Unmap {
+        mapping: NonZeroU64,
+    },
 }
 
 impl Operation<'_> {
@@ -306,6 +320,8 @@ impl Operation<'_> {
             Self::SetFlags { .. } => Number::SetFlags,
             Self::Descriptor { .. } => Number::Descriptor,
             Self::Lend { .. } => Number::Lend,
+            Self::Map { .. } => Number::Map,
+            Self::Unmap { .. } => Number::Unmap,
         }
     }
 }

@@ -64,6 +64,8 @@ fn operations() -> Vec<Operation<'static>> {
         Operation::SetFlags { handle: handle(3), flags: 0o2000 },
         Operation::Descriptor { handle: handle(4) },
         Operation::Lend { handle: handle(4), offset: -9, into: RANGE },
+        Operation::Map { handle: handle(4), offset: -9, length: u64::MAX, into: RANGE },
+        Operation::Unmap { mapping: handle(5).0 },
     ]
 }
 
@@ -107,7 +109,7 @@ fn texts_that_do_not_fit_are_refused() {
 #[test]
 fn what_no_program_sends_is_refused() {
     assert_eq!(Operation::decode(&Request::new(0)), Err(Malformed::Operation(0)));
-    assert_eq!(Operation::decode(&Request::new(34)), Err(Malformed::Operation(34)));
+    assert_eq!(Operation::decode(&Request::new(36)), Err(Malformed::Operation(36)));
     let changed = |operation: Operation<'_>, change: fn(&mut Request)| {
         let mut request = operation.encode().expect("it fits");
         change(&mut request);
@@ -130,6 +132,8 @@ fn what_no_program_sends_is_refused() {
         (read, |request| request.arguments[1] = 4),
         (Operation::Sync { handle: handle(1), data_only: false }, |request| request.flags = 2),
         (Operation::Lend { handle: handle(1), offset: 0, into: RANGE }, |request| request.handle = 0),
+        (Operation::Map { handle: handle(1), offset: 0, length: 1, into: RANGE }, |request| request.handle = 0),
+        (Operation::Unmap { mapping: handle(1).0 }, |request| request.handle = 0),
         (Operation::Seek { handle: handle(1), offset: 0, whence: Whence::Data }, |request| request.flags = 2),
     ] {
         assert_eq!(changed(operation, |_| {}), Ok(operation.number()));

@@ -8,7 +8,9 @@ use tandemfs_device::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use tandemfs_device::{Sink, Source};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{Attributes, DirectoryEntry, FileSystem, LentExtent, ReadOptions, SeekTo, WriteOptions, leaves_to_others, may_wait};
+use tandemfs_fs::{
+    Attributes, DirectoryEntry, FileSystem, LentExtent, MappedElsewhere, ReadOptions, SeekTo, WriteOptions, leaves_to_others, may_wait,
+};
 
 use crate::credentials::{Credentials, Process};
 use crate::mutant::{self, Mutant, Point, on};
@@ -237,6 +239,25 @@ impl Vfs {
         }
         self.settle(file.inode)?; // [KV6]
         Ok(self.fs.lend(file.inode, offset)?)
+    }
+
+    /// Keeps a range of an open file where it is in the memory zone ([`FileSystem::map_elsewhere`]), for who maps it there for loads. What the
+    /// mount's kernel has stored is settled first, as before a read. A file of which the kernel has pages is left to it.
+    ///
+    /// # Errors
+    /// `EBADF` if it is not open for reading; `EINVAL` for a negative offset, for what is no regular file, and for a range that is empty, is no
+    /// whole pages at its start, or ends behind the file; `EOPNOTSUPP` where nothing is mapped; [`Why::Cached`](crate::Why::Cached); errors of the
+    /// device.
+    pub fn map(&self, file: &OpenFile, offset: i64, length: u64) -> Result<MappedElsewhere> {
+        file.must_read()?;
+        let offset = offset_of(offset)?;
+        if file.kind != file_type::REGULAR {
+            return Err(Errno::INVAL.into());
+        }
+        self.settle(file.inode)?; // [KV6]
+        let mapping = self.fs.map_elsewhere(file.inode, offset, length)?;
+        self.leaves_pages(file)?;
+        Ok(mapping)
     }
 
     /// Writes at the file's offset, or its end with O_APPEND, and moves the offset.

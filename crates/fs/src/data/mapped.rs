@@ -18,11 +18,13 @@
 //!       leaves lines of 64 B, each with its old or a newer content.
 //! [FM6] A mapping holds its file like an open one: an unlinked file lives as long. An unmount is refused while there are mappings, and none is
 //!       made afterwards.
+//!       A mapping for a program of another process ([`FileSystem::map_elsewhere`]) is the pin alone, for loads: that process maps the
+//!       extents, and whoever gives the pin up knows that it no longer does.
 //! [FM7] Who maps 2 MiB or more gets the hint *aligned* for the file (`hint.rs`): what could not be mapped by huge pages is rewritten once it
 //!       is not mapped any more.
 
 use std::fmt;
-use std::ops::{ControlFlow, Range};
+use std::ops::{ControlFlow, Deref, Range};
 use std::sync::Arc;
 
 use tandemfs_device::{Fenced, Flushed, MappedMemory, MemoryRange, Structure};
@@ -73,12 +75,47 @@ pub struct FileMapping<'f> {
     memory: Box<dyn MappedMemory>,
     length: u64,
     extents: Vec<MappedExtent>,
-    pin: Pinned<'f>,
+    pin: Pinned<&'f FileSystem>,
 }
 
+/// A range of a file that a program of another process maps for loads ([`FileSystem::map_elsewhere`]). Its pages stay where they are until
+/// this is dropped.
+pub struct MappedElsewhere {
+    length: u64,
+    extents: Vec<MappedExtent>,
+    pin: Pinned<Arc<FileSystem>>,
+}
+
+impl MappedElsewhere {
+    /// Its length in bytes.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Where its pages are, as [`FileMapping::extents`].
+    pub fn extents(&self) -> &[MappedExtent] {
+        &self.extents
+    }
+}
+
+impl fmt::Debug for MappedElsewhere {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { length, extents, pin } = self;
+        formatter
+            .debug_struct("MappedElsewhere")
+            .field("inode", &pin.file.number)
+            .field("length", length)
+            .field("extents", extents)
+            .finish()
+    }
+}
+
+/// The pages of a mapping, and where they are.
+type Placed = (Box<dyn MappedMemory>, Vec<MappedExtent>);
+
 /// Keeps the blocks of a mapping ([FM2]) and its file ([FM6]).
-struct Pinned<'f> {
-    file_system: &'f FileSystem,
+struct Pinned<F: Deref<Target = FileSystem>> {
+    file_system: F,
     file: Arc<InCoreInode>,
     blocks: Range<u64>,
     writable: bool,
@@ -191,7 +228,7 @@ impl fmt::Debug for FileMapping<'_> {
     }
 }
 
-impl Pinned<'_> {
+impl<F: Deref<Target = FileSystem>> Pinned<F> {
     /// [FM5]
     fn end(&mut self) -> Result<()> {
         let Some(id) = self.id.take() else { return Ok(()) };
@@ -231,7 +268,7 @@ impl Pinned<'_> {
     }
 }
 
-impl Drop for Pinned<'_> {
+impl<F: Deref<Target = FileSystem>> Drop for Pinned<F> {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
             tracing::warn!(inode = self.file.number.get(), %error, "mapped pages have no checksums until they are closed");
@@ -256,6 +293,29 @@ impl FileSystem {
     /// `DamagedData`, `LostData`, `Damaged`: what is damaged is not mapped. `Device` if the device cannot map the file's
     /// extents. `Mapped` if blocks are in use otherwise. `ReadOnly`, `Stopped`, `Unmounting`.
     pub fn map(&self, number: InodeNumber, offset: u64, length: u64, writable: bool) -> Result<FileMapping<'_>> {
+        let ((memory, extents), pin) = self.map_for(self, number, offset..offset.saturating_add(length), writable)?;
+        Ok(FileMapping { memory, length, extents, pin })
+    }
+
+    /// As [`map`](Self::map), for loads by a program of another process, which maps the extents itself. Who drops it knows that they are no
+    /// longer mapped there, or that nobody minds what is loaded.
+    ///
+    /// # Errors
+    /// Those of [`map`](Self::map).
+    pub fn map_elsewhere(self: &Arc<Self>, number: InodeNumber, offset: u64, length: u64) -> Result<MappedElsewhere> {
+        let ((memory, extents), pin) = self.map_for(Arc::clone(self), number, offset..offset.saturating_add(length), false)?;
+        drop(memory); // the pin keeps the pages
+        Ok(MappedElsewhere { length, extents, pin })
+    }
+
+    fn map_for<F: Deref<Target = Self>>(
+        &self,
+        file_system: F,
+        number: InodeNumber,
+        bytes: Range<u64>,
+        writable: bool,
+    ) -> Result<(Placed, Pinned<F>)> {
+        let (offset, length) = (bytes.start, bytes.end - bytes.start);
         may_wait()?;
         self.volume.health.check_writable()?;
         if length == 0 {
@@ -271,11 +331,11 @@ impl FileSystem {
         }
         let file = self.inodes.get(&self.volume, number)?;
         file.must_be_regular("only regular files are mapped")?;
-        let end = offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge)?;
+        let end = Some(bytes.end).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge)?;
         let blocks = self.blocks_to_map(&(offset..end), step);
         self.mappings.enter()?;
         self.inodes.hold(number, 1);
-        let mut pin = Pinned { file_system: self, file: file.clone(), blocks, writable, id: None };
+        let mut pin = Pinned { file_system, file: file.clone(), blocks, writable, id: None };
         let (id, extents, memory) = self.with_room(|| {
             self.map_once(&file, offset..end, step, writable).inspect_err(|_| self.unchecked.lock().add(number)) // what it has opened
         })?;
@@ -283,7 +343,7 @@ impl FileSystem {
         if length >= UNIT_BYTES {
             self.note_mapped(number)?; // [FM7]
         }
-        Ok(FileMapping { memory, length, extents, pin })
+        Ok(((memory, extents), pin))
     }
 
     /// The blocks of a mapping: those of its bytes, to the end of the device's step.
