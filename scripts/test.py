@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Builds every test program and runs each once, as many at a time as there are CPUs: tests of mounts wait for daemons and processes much of
-their time. Those that took longest the last time begin first, so that none is left alone at the end. Exit status 1 where anything failed.
+"""Builds every test program and runs each once, as many at a time as there are CPUs, and half as many more while CPUs are idle: tests of mounts
+wait for daemons and processes much of their time. Those that took longest the last time begin first, so that none is left alone at the end.
+Exit status 1 where anything failed.
 
     test.py [NAME...]            NAME: a package (fs) or a program (cli/posix); a package's unit tests are the program lib, its examples doc
     test.py --list [PACKAGE...]  builds what these packages need and prints each program of it: name, directory and file, by tabs
 
-JOBS=2 how many at a time; LIMIT_S=900 bounds each run, which counts as hanging then. target/test has the output of each program, and `times`:
-seconds by the clock and of CPUs (without daemons, which outlive their starters), longest first.
+JOBS=2 how many at a time, and no more; LIMIT_S=900 bounds each run, which counts as hanging then. target/test has the output of each program, and
+`times`: seconds by the clock and of CPUs (without daemons, which outlive their starters), longest first.
 """
 
 import json
@@ -36,6 +37,8 @@ FIRST = {
 # beside programs that mount.
 MAKE_NAMESPACES = {"bench/age", "cli/holders", "cli/mount_program", "cli/operations", "cli/ordinary_user", "direct/mounts"}
 MOUNT = {"bench", "cli", "client", "direct", "fuse", "posix", "preload", "wire", "witness", "workspace"}
+# One more program begins where this many CPUs were idle for so long. CPU seconds of the last time would not tell: they are without daemons.
+IDLE_CPUS, IDLE_S = 0.5, 2.0
 
 
 class Program:
@@ -142,6 +145,14 @@ def measured():
         return {}
 
 
+def idle_seconds():
+    """Seconds that the CPUs of this process have been idle since the machine began."""
+    ours = {f"cpu{cpu}" for cpu in os.sched_getaffinity(0)}
+    with open("/proc/stat") as stat:
+        ticks = sum(int(words[4]) + int(words[5]) for words in map(str.split, stat) if words[0] in ours)  # idle, and waiting for a disk
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def number(name, default):
     text = os.environ.get(name) or str(default)
     if not text.isdigit() or int(text) == 0:
@@ -150,7 +161,9 @@ def number(name, default):
 
 
 def main(names):
-    jobs, limit_s = number("JOBS", len(os.sched_getaffinity(0))), number("LIMIT_S", 900)
+    cpus = len(os.sched_getaffinity(0))
+    jobs, limit_s = number("JOBS", cpus), number("LIMIT_S", 900)
+    beside = 0 if os.environ.get("JOBS") else (cpus + 1) // 2
     os.makedirs(KEPT, exist_ok=True)
     last, all_of_them = measured(), programs([name.split("/")[0] for name in names])
     wanted = [one for one in all_of_them.values() if not names or one.name in names or one.name.split("/")[0] in names]
@@ -171,8 +184,15 @@ def main(names):
                 changed.wait()
             return None
 
-    def work():
-        while one := take():
+    def wait_for_idle_cpus():
+        while wanted_still:
+            before, began = idle_seconds(), time.monotonic()
+            time.sleep(IDLE_S)
+            if idle_seconds() - before >= IDLE_CPUS * (time.monotonic() - began):
+                return
+
+    def work(wait):
+        while wait() or (one := take()):
             try:
                 one.run(limit_s)
             except OSError as error:
@@ -186,8 +206,8 @@ def main(names):
 
     wanted_still = list(wanted)
     began = time.monotonic()
-    for _ in range(jobs):
-        threading.Thread(target=work, daemon=True).start()
+    for wait in [lambda: None] * jobs + [wait_for_idle_cpus] * beside:
+        threading.Thread(target=work, args=[wait], daemon=True).start()
     failed, passed = [], 0
     for _ in wanted:
         one = ended.get()
@@ -205,7 +225,7 @@ def main(names):
         for name, (seconds, cpu) in sorted(last.items(), key=lambda item: -item[1][0]):
             if names or name in all_of_them:
                 times.write(f"{seconds:.1f} {cpu:.1f} {name}\n")
-    print(f"test: {passed} tests of {len(wanted)} programs passed in {time.monotonic() - began:.0f} s, {jobs} at a time; {len(failed)} programs failed")
+    print(f"test: {passed} tests of {len(wanted)} programs passed in {time.monotonic() - began:.0f} s, {jobs} to {jobs + beside} at a time; {len(failed)} programs failed")
     for one in failed:
         print(f"test: FAILED {one.name}")
     return 1 if failed else 0

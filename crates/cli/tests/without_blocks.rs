@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use serde_json::Value;
@@ -136,9 +136,10 @@ fn a_full_drive_is_filled_again_with_files_of_another_size() {
     }
 }
 
-/// Where names and data share all space: when `unlink` and `close` have returned, a name gets the space of the file ([RTS1] of the mount).
+/// Where metadata and data share all space: when `unlink` and `close` have returned, a name or an attribute gets the space of the file ([RTS1] of
+/// the mount).
 #[test]
-fn a_name_gets_the_space_of_a_removed_file() {
+fn a_name_or_an_attribute_gets_the_space_of_a_removed_file() {
     support::require_fuse();
     let place = Place::empty();
     let image = place.image();
@@ -150,12 +151,16 @@ fn a_name_gets_the_space_of_a_removed_file() {
     }
     let target = mount.path("of-links/target");
     fs::write(&target, "").expect("made");
+    let with_attributes: Vec<PathBuf> = (0..300).map(|number| mount.path(&format!("with-attribute-{number}"))).collect();
+    with_attributes.iter().for_each(|path| fs::write(path, "").expect("made"));
+    let mut with_attributes = with_attributes.iter();
+    let set = |path: &PathBuf| rustix::fs::setxattr(path, "user.a", &[7; 60_000], rustix::fs::XattrFlags::empty()).map_err(io::Error::from);
     let mut names = 0;
     let mut next = |directory: &str| {
         names += 1;
         mount.path(&format!("{directory}/{names:0>200}"))
     };
-    for round in 0..4 {
+    for round in 0..3 {
         let file = fs::File::create_new(mount.path("file")).expect("made");
         let (mut length, mut piece) = (0, 8 * MIB as u64);
         while piece >= 4096 {
@@ -172,10 +177,13 @@ fn a_name_gets_the_space_of_a_removed_file() {
             let full = (0..100_000).find_map(|_| make(&next("of-links")).err()).expect("it fills");
             assert_eq!(full.kind(), io::ErrorKind::StorageFull, "{full}");
         }
+        let full = with_attributes.find_map(|path| set(path).err()).expect("it fills");
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull, "{full}");
         drop(file);
         fs::remove_file(mount.path("file")).expect("removed");
-        let made = match round % 2 {
+        let made = match round % 3 {
             0 => fs::hard_link(&target, next("of-links")),
+            1 => set(with_attributes.next().expect("one more")),
             _ => fs::rename(&target, next("of-renames")).and_then(|()| fs::write(&target, "")),
         };
         made.unwrap_or_else(|error| panic!("round {round}: {error}"));

@@ -127,6 +127,8 @@ pub enum Mutant {
     OverlaidByOthers,
     /// [KP3] of `data/kept_place.rs`: pages that are verified with their logs are verified without.
     OverlaidReadBare,
+    /// [KP4] of `data/kept_place.rs`: a block that has no entries left for an overwrite is not written back first.
+    EntriesNotMade,
     /// [KP5] of `data/kept_place.rs`: a mount leaves copies that a crash interrupted.
     InterruptedCopyLeft,
     /// [FM2] of `data/mapped.rs`: mapped blocks are rewritten, moved and freed like others.

@@ -115,7 +115,7 @@ impl Door {
         finish: impl FnOnce(&Arc<Self>, Result<Attributes>, Reply<'_>) + Send + 'static,
     ) {
         let (parent, owner) = (inode(request.node), (request.uid, request.gid));
-        let first = self.leaves_reserve_to_names(request).and_then(|()| self.make_now(parent, name, owner, new));
+        let first = self.leaves_reserve_to_names(&Caller::of(request)).and_then(|()| self.make_now(parent, name, owner, new));
         let again = || {
             let may_use_reserve = Caller::of(request).may_use_reserve();
             let (name, target, New { mode, umask, rdev, .. }) = (name.map(<[u8]>::to_vec), new.target.to_vec(), *new);

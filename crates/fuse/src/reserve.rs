@@ -22,9 +22,9 @@ impl Door {
     }
 
     /// Fails if only the reserve is left and the caller may not use it, so that it cannot create a name.
-    pub(crate) fn leaves_reserve_to_names(&self, request: &Request<'_>) -> Result<()> {
+    pub(crate) fn leaves_reserve_to_names(&self, caller: &Caller) -> Result<()> {
         match self.reserve.reached(&self.fs) {
-            Some(full) if !Caller::of(request).may_use_reserve() => Err(full),
+            Some(full) if !caller.may_use_reserve() => Err(full),
             _ => Ok(()),
         }
     }
