@@ -66,7 +66,7 @@ impl LentZone {
         self.length
     }
 
-    /// Locks a byte, 0 to 2^61, by this description ([LZ5]), for loads like others'.
+    /// Locks a byte, 0 to 2^61 - 1, by this description ([LZ5]), for loads like others'.
     ///
     /// # Errors
     /// What the kernel refuses.

@@ -20,8 +20,8 @@ use rustix::fs::{Mode, OFlags, open};
 use crate::lent_zone::map_zone;
 use crate::{Mapping, MappingOptions};
 
-/// The byte of program 0; no device is that large.
-const FIRST_BYTE: i64 = 1 << 62;
+/// The byte of program 0; no device is that large. Behind those of descriptions for loads ([LZ5] of `lent_zone.rs`).
+const FIRST_BYTE: i64 = (1 << 62) + (1 << 61);
 
 /// A descriptor of the same file with a description of its own.
 fn opened_again(file: &File, flags: OFlags) -> io::Result<File> {
@@ -177,6 +177,18 @@ mod tests {
         drop(map);
         assert_eq!(held(), (false, false, false));
         assert!(StoreZone::of(&file, PAGE, 8 * PAGE, 7).is_ok(), "the number is free");
+    }
+
+    #[test]
+    fn who_may_load_does_not_count_as_one_who_may_store() {
+        let file = file();
+        let zone = crate::LentZone::of(&file, PAGE, 8 * PAGE).expect("opened");
+        for byte in [0, 7, u32::MAX.into(), (1 << 61) - 1, u64::MAX] {
+            zone.hold(byte).expect("locked");
+        }
+        assert!(!is_zone_held(&file));
+        let (_stores, hold) = StoreZone::of(&file, PAGE, 8 * PAGE, 7).expect("nobody has the number");
+        assert!(hold.is_held().expect("known") && is_zone_held(&file));
     }
 
     /// [SZ1]: another process has the description, and the one that asked has not.
