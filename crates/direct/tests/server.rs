@@ -268,8 +268,6 @@ impl Caches for Busy {
         Ok(false)
     }
 
-    fn thing_changes(&self, _: u64) {}
-
     fn name_gone(&self, _: InodeNumber, _: &[u8]) {}
 }
 

@@ -301,8 +301,6 @@ impl tandemfs_vfs::Caches for Busy {
         Ok(false)
     }
 
-    fn thing_changes(&self, _: u64) {}
-
     fn name_gone(&self, _: InodeNumber, _: &[u8]) {}
 }
 
@@ -374,8 +372,6 @@ impl tandemfs_vfs::Caches for Watched {
         let watched = self.0.load(std::sync::atomic::Ordering::SeqCst);
         Ok(inodes.iter().any(|inode| inode.get() == watched))
     }
-
-    fn thing_changes(&self, _: u64) {}
 
     fn name_gone(&self, _: InodeNumber, _: &[u8]) {}
 }

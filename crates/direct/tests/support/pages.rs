@@ -36,7 +36,5 @@ impl Caches for Pages {
         Ok(false)
     }
 
-    fn thing_changes(&self, _: u64) {}
-
     fn name_gone(&self, _: InodeNumber, _: &[u8]) {}
 }
