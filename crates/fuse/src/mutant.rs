@@ -28,8 +28,6 @@ pub(crate) enum Mutant {
     WaitsForNone,
     /// [TLD2]: a client's change does not look for what the kernel was told.
     ToldIgnored,
-    /// [TLD5]: attributes are valid when the kernel is told of them first.
-    ValidAtOnce,
     /// [OT4]: READs behind a WRITE are waited for as if they had come before it.
     AllReadsBefore,
 }

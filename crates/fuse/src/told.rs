@@ -9,9 +9,6 @@
 //!        notification has overtaken. Of a name, the notification waits for LOOKUPs of the directory, and takes a name out of the cache for
 //!        good that is being asked for once more; attributes of an inode that the kernel has carry a version. Attributes in the reply to a LOOKUP may
 //!        be those of an inode that the kernel does not have yet, so they are valid for no time.
-//! [TLD5] Where the kernel takes up attributes, it makes them valid before it changes them, and looks at them without a lock (Linux 6.18,
-//!        `fuse_change_attributes_common`). So attributes are valid for no time in the first reply behind a change, and in those of [`APPLIED`]
-//!        behind it: when they become valid, the kernel has the same ones already.
 //! [TLD4] A note stays for [`KEPT`] behind the last reply, ten times as long as what it is about. There is room for a bounded number; what is not
 //!        noted is valid for no time.
 
@@ -25,8 +22,6 @@ use crate::mutant::{self, Mutant};
 
 /// How long the kernel may keep what is noted.
 pub(crate) const VALID_BESIDE: Duration = Duration::from_secs(1);
-/// [TLD5]
-const APPLIED: Duration = Duration::from_millis(100);
 /// [TLD4]
 const KEPT: Duration = Duration::from_secs(10);
 const SHARDS: usize = 64;
@@ -44,9 +39,6 @@ pub(crate) enum Kept {
 struct Note {
     kept: Kept,
     at: Instant,
-    /// The first reply behind a change ([TLD5]).
-    first: Instant,
-    is_valid: bool,
 }
 
 /// Notes by the number of their thing ([`tandemfs_fs::FileSystem::name_thing`]).
@@ -73,13 +65,12 @@ impl Told {
                 return Duration::ZERO;
             }
         }
-        let note = notes.entry(thing).or_insert_with(|| Note { kept: kept.clone(), at: now, first: now, is_valid: false });
+        let note = notes.entry(thing).or_insert_with(|| Note { kept: kept.clone(), at: now });
         if note.kept != kept {
             return Duration::ZERO; // another thing of the same number
         }
         note.at = now;
-        note.is_valid |= matches!(kept, Kept::Name(..)) || now.duration_since(note.first) >= APPLIED || mutant::on(Mutant::ValidAtOnce);
-        if note.is_valid { VALID_BESIDE } else { Duration::ZERO }
+        VALID_BESIDE
     }
 
     /// A client changes a thing; returns what the kernel has to drop ([TLD2]).
@@ -88,7 +79,7 @@ impl Told {
         if notes.is_empty() || mutant::on(Mutant::ToldIgnored) {
             return None;
         }
-        notes.remove(&thing).filter(|note| note.is_valid).map(|note| note.kept)
+        notes.remove(&thing).map(|note| note.kept)
     }
 }
 
@@ -99,51 +90,32 @@ mod tests {
 
     const FILE: InodeNumber = InodeNumber::new(7);
 
-    fn name(name: &[u8]) -> Kept {
-        Kept::Name(FILE, name.into())
-    }
-
     #[test]
     fn a_change_finds_what_was_told_once() {
         is_caught(Mutant::ToldIgnored, || {
             let told = Told::default();
-            assert_eq!((told.tell(2, name(b"a")), told.tell(2, name(b"a"))), (VALID_BESIDE, VALID_BESIDE));
-            assert_eq!(told.take(3), None);
-            assert_eq!((told.take(2), told.take(2)), (Some(name(b"a")), None));
-        });
-    }
-
-    /// [TLD5]
-    #[test]
-    fn attributes_are_valid_when_the_kernel_has_had_them_for_a_while() {
-        is_caught(Mutant::ValidAtOnce, || {
-            let (told, attributes) = (Told::default(), Kept::Attributes(FILE));
-            for _ in 0..2 {
-                let began = Instant::now();
-                assert_eq!(told.tell(1, attributes.clone()), Duration::ZERO);
-                while told.tell(1, attributes.clone()) == Duration::ZERO {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                assert!(began.elapsed() >= APPLIED);
-                assert_eq!(told.take(1), Some(attributes.clone()));
-            }
-            assert_eq!(told.tell(1, attributes), Duration::ZERO);
-            assert_eq!(told.take(1), None, "the kernel keeps nothing");
+            assert_eq!(told.tell(1, Kept::Attributes(FILE)), VALID_BESIDE);
+            assert_eq!(told.tell(1, Kept::Attributes(FILE)), VALID_BESIDE);
+            assert_eq!(told.tell(2, Kept::Name(FILE, b"a"[..].into())), VALID_BESIDE);
+            assert_eq!(told.take(1), Some(Kept::Attributes(FILE)));
+            assert_eq!((told.take(1), told.take(3)), (None, None));
+            assert_eq!(told.take(2), Some(Kept::Name(FILE, b"a"[..].into())));
         });
     }
 
     #[test]
     fn of_two_things_with_one_number_one_is_noted() {
         let told = Told::default();
-        assert_eq!((told.tell(1, name(b"a")), told.tell(1, name(b"b"))), (VALID_BESIDE, Duration::ZERO));
-        assert_eq!(told.take(1), Some(name(b"a")));
+        assert_eq!(told.tell(1, Kept::Name(FILE, b"a"[..].into())), VALID_BESIDE);
+        assert_eq!(told.tell(1, Kept::Name(FILE, b"b"[..].into())), Duration::ZERO);
+        assert_eq!(told.take(1), Some(Kept::Name(FILE, b"a"[..].into())));
     }
 
     #[test]
     fn what_is_not_noted_is_not_kept() {
         let told = Told::default();
         for number in 0..2 * NOTES_MAX as u64 {
-            let is_noted = told.tell(number, name(&number.to_le_bytes())) == VALID_BESIDE;
+            let is_noted = told.tell(number, Kept::Attributes(InodeNumber::new(number))) == VALID_BESIDE;
             assert_eq!(is_noted, number < NOTES_MAX as u64);
             assert_eq!(told.shard(number).contains_key(&number), is_noted);
         }

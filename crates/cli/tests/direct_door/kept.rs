@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tandemfs_protocol::{Operation, Place as Start, Text, TimeToSet};
 
@@ -15,8 +15,6 @@ use crate::{ended, opened};
 
 const NAMES: [&str; 5] = ["d/a", "d/b", "d/c", "d/sub", "d"];
 const CHANGES: u32 = 2_000;
-/// So many changes come without a rest, and then one of 150 ms, in which attributes come to be valid.
-const BURST: u32 = 200;
 
 /// What `stat` says of a name: inode, mode, links, size, seconds and nanoseconds of both times.
 type Shown = Option<(u64, u32, u64, u64, [(i64, i64); 2])>;
@@ -85,9 +83,6 @@ fn what_the_kernel_keeps_is_right_when_a_change_by_the_door_has_returned() {
         }
         let _ends = End(&ends);
         for number in 0..CHANGES {
-            if number.is_multiple_of(BURST) {
-                std::thread::sleep(Duration::from_millis(150));
-            }
             // By a prime, so that kinds and names come in many orders.
             change(&mut door, number * 7919 % 100_003);
             for name in NAMES {
@@ -108,9 +103,6 @@ fn what_nobody_changes_is_asked_for_once_a_second() {
         let stats = mount.stats();
         ["lookup", "getattr"].map(|name| stats["file_system"]["operations"][name].as_u64().expect("counted"))
     };
-    // Attributes come to be valid when the kernel has had them for a while ([TLD5]).
-    by_the_mount(&mount.path("d/a"));
-    std::thread::sleep(Duration::from_millis(200));
     let (before, began) = (requests(), Instant::now());
     (0..1000).for_each(|_| drop(by_the_mount(&mount.path("d/a"))));
     let (after, most) = (requests(), 40 + 10 * began.elapsed().as_secs());
