@@ -15,7 +15,7 @@ use tandemfs_protocol::{
 use tandemfs_ring::{Answer, Attributes as Shown, Range, Request, Seen, Ticket, Time};
 use tandemfs_vfs::{
     At, NAME_BYTES_MAX, OpenFile, Owed, Process, QUICK_BYTES, Refused, Result, SPACE_UNIT_BYTES, Seek, SetTimes, Subject, TimeToSet, Vfs,
-    for_client, is_failure, no_wait,
+    is_failure, no_wait,
 };
 
 use crate::clients::Client;
@@ -55,11 +55,7 @@ pub(crate) fn serve(vfs: &Vfs, client: &Client, request: &Request, ticket: &Tick
     match Operation::decode(request) {
         Ok(operation) => {
             let keeps = Keeps::of(&operation);
-            let run = || for_client(|| call.run(operation));
-            call.noting(keeps, run, |(result, owed), noted| {
-                drop(owed);
-                call.served(result, keeps, noted)
-            })
+            call.noting(keeps, || call.run(operation), |result, noted| call.served(result, keeps, noted))
         }
         Err(_) => call.served(Err(Errno::INVAL.into()), Keeps::Nothing, None),
     }

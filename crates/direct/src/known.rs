@@ -12,36 +12,26 @@
 //!        The same holds of the places of bytes that are lent ([LM5] of the file system).
 //! [KNW4] Reads do not change the time of access, so an answer with attributes stays right while the file is read.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{Noted, Versions};
 use tandemfs_protocol::{Handle, KEPT_READ_BYTES_MAX, Operation, Outcome};
 use tandemfs_ring::{Seen, VersionWords};
-use tandemfs_vfs::{Caches, is_for_client};
 
 use crate::mutant::{self, Mutant};
 
 /// The words of the ring as what the file system raises.
-pub(crate) struct Publishing {
-    pub(crate) words: Arc<VersionWords>,
-    /// What the kernel behind the mount keeps. It ends before the file system does.
-    pub(crate) caches: Option<Weak<dyn Caches>>,
-}
+pub(crate) struct Publishing(pub(crate) Arc<VersionWords>);
 
 impl Versions for Publishing {
     fn raise(&self, thing: u64) {
-        self.words.raise(thing);
-        if is_for_client()
-            && let Some(caches) = self.caches.as_ref().and_then(Weak::upgrade)
-        {
-            caches.thing_changes(thing); // [D8]
-        }
+        self.0.raise(thing);
     }
 
     fn current(&self, thing: u64) -> (u32, u64) {
-        self.words.current(thing)
+        self.0.current(thing)
     }
 }
 

@@ -112,8 +112,7 @@ pub struct Server {
 /// Publishes versions of the file system, for clients that answer by themselves ([KNW1]).
 fn published(vfs: &Vfs) -> io::Result<Option<Arc<VersionWords>>> {
     let versions = VersionWords::new().map_err(io::Error::other)?;
-    let is_first =
-        vfs.file_system().publish(Box::new(Publishing { words: Arc::clone(&versions), caches: vfs.caches().map(Arc::downgrade) }));
+    let is_first = vfs.file_system().publish(Box::new(Publishing(Arc::clone(&versions))));
     Ok(is_first.then_some(versions))
 }
 

@@ -28,7 +28,7 @@ use crate::tuning::threshold::{Splitting, ThresholdReport};
 use crate::tuning::unchecked::Unchecked;
 use crate::tuning::write_back::WriteBack;
 use crate::types::{MountOptions, Space, ZoneSpace};
-use crate::versions::{Noted, Published, Versions};
+use crate::versions::{Noted, Versions};
 use crate::volume::Volume;
 use crate::wait::{LongMutex, may_wait};
 
@@ -122,16 +122,6 @@ impl FileSystem {
     /// Publishes versions of what answers depend on, from now on. False if versions are published already.
     pub fn publish(&self, versions: Box<dyn Versions>) -> bool {
         self.volume.versions.set(versions)
-    }
-
-    /// The number by which [`Versions::raise`] says that the attributes of an inode change.
-    pub fn attributes_thing(&self, inode: InodeNumber) -> u64 {
-        Published::attributes_thing(inode)
-    }
-
-    /// The same of a name in a directory; names may share it.
-    pub fn name_thing(&self, directory: InodeNumber, name: &[u8]) -> u64 {
-        Published::name_thing(directory, self.volume.pair.name_hash(name))
     }
 
     /// Runs an operation, and then hands on its result with what its answer depends on; nothing where no versions are published. Calls do

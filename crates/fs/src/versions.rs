@@ -131,16 +131,6 @@ impl Published {
         }
     }
 
-    /// The number by which [`Versions::raise`] says that attributes change.
-    pub(crate) fn attributes_thing(inode: InodeNumber) -> u64 {
-        Thing::Attributes(inode).number()
-    }
-
-    /// The same of a name, by its hash.
-    pub(crate) fn name_thing(directory: InodeNumber, hash: u32) -> u64 {
-        Thing::Name(directory, hash).number()
-    }
-
     /// A locked inode changes ([VS1]); without an old version it is a new one.
     pub(crate) fn inode_changes(&self, number: InodeNumber, old: Option<&Inode>, new: &Inode) {
         if self.0.get().is_none() {

@@ -1,8 +1,9 @@
 //! Clients that reach the files of this mount without the kernel (the mount option `direct`): the kernel's caches must not show them, nor
 //! overwrite what they write.
 //!
-//! [BS1] Names and attributes are valid for a second at most and by [TLD1]–[TLD4] of `told.rs`, absent names for no time, and a directory is not
-//!       cached while it is open. What is valid for no time serves the one call that asked, whatever changes while the reply is under way.
+//! [BS1] Names and attributes are valid for no time, absent names too, and a directory is not cached while it is open. So a reply that was
+//!       under way while a client changed something serves the one call that asked. A notification instead could come before the reply that
+//!       it has to undo, and the kernel forgets it for an inode that it does not have yet.
 //! [BS2] There is no write-back cache: with it the kernel keeps sizes and times of its own. Changed pages come from mappings alone.
 //! [BS3] Before the kernel gets or changes pages of a file by READ or WRITE, the file is noted. A client that reads or changes a noted file
 //!       removes the note, then has the kernel write back and drop the file's pages, and goes on when that is done; a second one waits for
@@ -35,15 +36,13 @@ use std::sync::{Arc, PoisonError};
 
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{Error, ReadOptions, Result, WriteOptions, may_wait};
-use tandemfs_vfs::{Caches, Change, owe};
+use tandemfs_vfs::{Caches, Change};
 use tandemfs_wire::Reply;
 
 use crate::door::Door;
-use crate::kernel::Kernel;
 use crate::mutant::{self, Mutant};
 use crate::notes::{IsHeld, Note, Notes, Shards};
 use crate::page_cache::DirectWrite;
-use crate::told::Kept;
 
 const END_OF_FILES: u64 = i64::MAX as u64;
 
@@ -233,27 +232,6 @@ impl Drop for Changing {
     }
 }
 
-/// What the kernel drops before a client is answered ([TLD2] of `told.rs`).
-struct Untold {
-    kernel: Kernel,
-    kept: Kept,
-}
-
-impl Change for Untold {
-    fn ends_at_once(&mut self) -> bool {
-        false
-    }
-}
-
-impl Drop for Untold {
-    fn drop(&mut self) {
-        match &self.kept {
-            Kept::Attributes(file) => self.kernel.drop_attributes(*file),
-            Kept::Name(directory, name) => self.kernel.drop_name(*directory, name),
-        }
-    }
-}
-
 impl Caches for Door {
     fn settle(&self, file: InodeNumber) -> Result<()> {
         if self.beside.as_ref().is_some_and(|noted| !noted.is_settled(file)) {
@@ -286,12 +264,6 @@ impl Caches for Door {
 
     fn is_watched(&self, inodes: &[InodeNumber]) -> Result<bool> {
         self.watches.as_ref().map_or(Ok(false), |watches| watches.is_any(inodes))
-    }
-
-    fn thing_changes(&self, thing: u64) {
-        if let Some(kept) = self.told.take(thing) {
-            owe(Box::new(Untold { kernel: self.kernel.clone(), kept }));
-        }
     }
 
     fn name_gone(&self, directory: InodeNumber, name: &[u8]) {

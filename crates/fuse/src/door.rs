@@ -41,7 +41,6 @@ use crate::page_cache::PageCache;
 use crate::placeholders::Placeholders;
 use crate::returning_space::Forgets;
 use crate::settings::{Mode, MountSettings};
-use crate::told::{Kept, Told};
 use crate::watches::Watches;
 use crate::writers::Writers;
 
@@ -80,8 +79,6 @@ pub(crate) struct Door {
     pub(crate) kernel: Kernel,
     /// Files of which the kernel may have pages, if there are clients beside it (`beside.rs`).
     pub(crate) beside: Option<Noted>,
-    /// With `beside`: what the kernel may keep of names and attributes.
-    pub(crate) told: Told,
     /// Who watches files, if there are clients whose changes the kernel does not see.
     pub(crate) watches: Option<Arc<Watches>>,
     /// Jobs that concern pages of the kernel ([LT2] of `later.rs`).
@@ -112,7 +109,6 @@ impl Door {
             forgets: Forgets::default(),
             kernel: Kernel::new(fs),
             beside: settings.direct.then(Noted::default),
-            told: Told::default(),
             watches: if settings.direct { Some(Watches::start()?) } else { None },
             pages: Later::start("pages")?,
             space: Later::start("space")?,
@@ -145,7 +141,7 @@ impl Door {
             node: attributes.inode.get(),
             generation: attributes.generation.into(),
             entry_valid: self.names_valid(),
-            attributes_valid: if self.beside.is_some() { Duration::ZERO } else { self.valid(attributes) }, // [TLD3]
+            attributes_valid: self.valid(attributes),
             attributes: shown(attributes),
         }
     }
@@ -168,22 +164,6 @@ impl Door {
         now.inspect_err(|_| self.fs.forget(attributes.inode, 1))
     }
 
-    /// The kernel is about to be told what a name stands for; how long that is valid ([TLD1] of `told.rs`).
-    pub(crate) fn tell_name(&self, directory: InodeNumber, name: &[u8]) -> Duration {
-        match self.beside {
-            Some(_) => self.told.tell(self.fs.name_thing(directory, name), Kept::Name(directory, name.into())),
-            None => VALID,
-        }
-    }
-
-    /// The kernel, which has this inode, is about to be told its attributes; how long they are valid at most ([TLD1] of `told.rs`).
-    pub(crate) fn tell_attributes(&self, file: InodeNumber) -> Duration {
-        match self.beside {
-            Some(_) => self.told.tell(self.fs.attributes_thing(file), Kept::Attributes(file)),
-            None => VALID,
-        }
-    }
-
     /// How long the kernel may cache attributes of a reply.
     pub(crate) fn valid(&self, attributes: &Attributes) -> Duration {
         let is_written = self.writers.told(attributes.inode, attributes.space_512);
@@ -193,10 +173,7 @@ impl Door {
     /// The same for the reply to a SETATTR. The kernel may ignore those attributes, since it also flushes timestamps by SETATTR; they do
     /// not count as told.
     pub(crate) fn valid_after_setattr(&self, attributes: &Attributes) -> Duration {
-        match self.beside {
-            Some(_) => Duration::ZERO, // [TLD3]
-            None => self.valid_where(attributes, self.writers.contains(attributes.inode)),
-        }
+        self.valid_where(attributes, self.writers.contains(attributes.inode))
     }
 
     /// How long the kernel may cache a name, or that there is none.
@@ -207,8 +184,8 @@ impl Door {
     fn valid_where(&self, attributes: &Attributes, is_written: bool) -> Duration {
         let is_directory = attributes.mode & file_type::MASK == file_type::DIRECTORY;
         let has_set_id = attributes.mode & SET_ID != 0 && !is_directory;
-        if has_set_id {
-            Duration::ZERO // [DO5]
+        if has_set_id || self.beside.is_some() {
+            Duration::ZERO // [DO5], [BS1]
         } else if is_written {
             VALID_WHILE_WRITTEN
         } else {

@@ -25,9 +25,8 @@ impl Door {
         {
             return reply.error(lost); // [WR2]
         }
-        let at_most = self.tell_attributes(inode(node));
         match self.fs.attributes(inode(node)) {
-            Ok(attributes) => reply.attributes(&shown(&attributes), self.valid(&attributes).min(at_most)),
+            Ok(attributes) => reply.attributes(&shown(&attributes), self.valid(&attributes)),
             Err(error) => match self.placeholder(node, &error) {
                 Some(attributes) => reply.attributes(&attributes, Duration::ZERO),
                 None => reply.error(self.failed("getattr", node, &error)),
@@ -36,9 +35,8 @@ impl Door {
     }
 
     pub(crate) fn statx(&self, node: u64, reply: Reply<'_>) {
-        let at_most = self.tell_attributes(inode(node));
         match self.fs.attributes(inode(node)) {
-            Ok(attributes) => reply.statx(&shown(&attributes), self.valid(&attributes).min(at_most)),
+            Ok(attributes) => reply.statx(&shown(&attributes), self.valid(&attributes)),
             Err(error) => match self.placeholder(node, &error) {
                 Some(attributes) => reply.statx(&attributes, Duration::ZERO),
                 None => reply.error(self.failed("statx", node, &error)),

@@ -43,7 +43,6 @@ mod returning_space;
 mod scrubbing;
 mod session;
 mod settings;
-mod told;
 mod trimming;
 mod watches;
 mod writers;

@@ -26,8 +26,6 @@ pub(crate) enum Mutant {
     MarkTakenDuringDrop,
     /// [OT3]: a WRITE waits for no drop that is under way.
     WaitsForNone,
-    /// [TLD2]: a client's change does not look for what the kernel was told.
-    ToldIgnored,
     /// [OT4]: READs behind a WRITE are waited for as if they had come before it.
     AllReadsBefore,
 }

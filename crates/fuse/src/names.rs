@@ -30,15 +30,11 @@ impl New<'_> {
 
 impl Door {
     pub(crate) fn lookup(&self, parent: u64, name: &[u8], reply: Reply<'_>) {
-        let name_valid = self.tell_name(inode(parent), name);
         match self.fs.lookup(inode(parent), name) {
             // The kernel may cache that the name does not exist ([DO1]).
             Err(Error::NotFound) => reply.entry(&Entry::absent(self.names_valid())),
             Err(error @ Error::Damaged { .. }) => self.lookup_damaged(parent, name, &error, reply),
-            result => match result.and_then(|attributes| self.remember(attributes)) {
-                Ok(attributes) => reply.entry(&Entry { entry_valid: name_valid, ..self.entry(&attributes) }),
-                Err(error) => reply.error(self.failed("lookup", parent, &error)),
-            },
+            result => self.reply_entry("lookup", parent, result, reply),
         }
     }
 

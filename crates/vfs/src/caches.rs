@@ -46,10 +46,6 @@ pub trait Caches: Send + Sync {
     /// `WouldWait`.
     fn is_watched(&self, inodes: &[InodeNumber]) -> Result<bool>;
 
-    /// A thing changes ([`tandemfs_fs::Versions::raise`]) by this thread, which holds locks of the file system. Who has told the kernel of it
-    /// leaves to [`owe`](crate::owe) that the kernel drops it, if the thread is [for a client](crate::is_for_client). Does not wait.
-    fn thing_changes(&self, thing: u64);
-
     /// Somebody else has taken a name away: who knows a file by it gives it up soon, since a file that is known is not freed. Does not wait.
     fn name_gone(&self, directory: InodeNumber, name: &[u8]);
 }

@@ -65,7 +65,7 @@ pub use flags::{allocate_mode, rename_mode};
 pub use names::new_inode;
 pub use permissions::Protected;
 pub use privileges::keeps_set_group_id_for_its_group;
-pub use quick::{Owed, QUICK_BYTES, QUICK_ENTRIES, QUICK_FILE_BYTES, QUICK_STEPS, for_client, is_for_client, no_wait, owe};
+pub use quick::{Owed, QUICK_BYTES, QUICK_ENTRIES, QUICK_FILE_BYTES, QUICK_STEPS, no_wait};
 pub use refusal::{Crossed, Refused, Result, Why};
 pub use reserve::Reserve;
 pub use space::{FileSystemSpace, NAME_BYTES_MAX, SPACE_UNIT_BYTES, statfs};
@@ -106,11 +106,6 @@ impl Vfs {
     #[must_use]
     pub fn beside(self, caches: Arc<dyn Caches>) -> Self {
         Self { caches: Some(caches), ..self }
-    }
-
-    /// Who keeps pages of files.
-    pub fn caches(&self) -> Option<&Arc<dyn Caches>> {
-        self.caches.as_ref()
     }
 
     /// The file system.

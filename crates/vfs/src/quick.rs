@@ -1,6 +1,6 @@
 //! Operations of a thread that serves many callers from one loop ([KV7] of `lib.rs`).
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 
 use tandemfs_fs::may_wait;
 
@@ -18,11 +18,10 @@ pub const QUICK_STEPS: u32 = 32;
 pub const QUICK_ENTRIES: u32 = 64;
 
 thread_local! {
-    static IS_FOR_CLIENT: Cell<bool> = const { Cell::new(false) };
     static OWED: RefCell<Vec<Box<dyn Change>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Changes that ended inside of [`no_wait`] or [`for_client`], but for what must be waited for. Dropping them waits. Until then the operation must not be
+/// Changes that ended inside of [`no_wait`], but for what must be waited for. Dropping them waits. Until then the operation must not be
 /// answered, nor begun anew where it was refused.
 #[must_use = "dropping it waits"]
 #[derive(Default)]
@@ -41,35 +40,12 @@ impl Owed {
 /// # Errors
 /// `WouldWait` of the file system if it has to be run as a whole by somebody who may wait; then nothing has changed. Else as `operation`.
 pub fn no_wait<T>(operation: impl FnOnce() -> Result<T>) -> (Result<T>, Owed) {
-    for_client(|| tandemfs_fs::no_wait(operation))
-}
-
-/// Runs an operation of somebody whose calls do not pass the kernel. What is to be waited for before his answer, without locks of the file
-/// system, is returned beside its result; scopes do not nest.
-pub fn for_client<T>(operation: impl FnOnce() -> T) -> (T, Owed) {
-    IS_FOR_CLIENT.set(true);
-    let scope = Scope;
-    let result = operation();
-    drop(scope);
+    let result = tandemfs_fs::no_wait(operation);
     (result, Owed(OWED.take()))
 }
 
-/// Ends the scope of this thread, also by a panic.
-struct Scope;
-
-impl Drop for Scope {
-    fn drop(&mut self) {
-        IS_FOR_CLIENT.set(false);
-    }
-}
-
-/// Whether this thread is inside of [`for_client`].
-pub fn is_for_client() -> bool {
-    IS_FOR_CLIENT.get()
-}
-
-/// Leaves the end of a change to whoever called [`no_wait`] or [`for_client`].
-pub fn owe(change: Box<dyn Change>) {
+/// Leaves the end of a change to whoever called [`no_wait`].
+pub(crate) fn owe(change: Box<dyn Change>) {
     OWED.with_borrow_mut(|owed| owed.push(change));
 }
 

@@ -6,7 +6,6 @@ mod support;
 
 mod client;
 mod descriptors;
-mod kept;
 mod mapping;
 mod mixed;
 mod processes;
