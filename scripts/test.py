@@ -35,7 +35,7 @@ FIRST = {
 }
 # A mount namespace keeps every mount that there is when it is made, and so the daemons of tests beside it: programs that make one do not run
 # beside programs that mount.
-MAKE_NAMESPACES = {"bench/age", "cli/holders", "cli/mount_program", "cli/ordinary_user"}
+MAKE_NAMESPACES = {"bench/age", "cli/holders", "cli/mount_program", "cli/operations", "cli/ordinary_user", "direct/mounts"}
 MOUNT = {"bench", "cli", "client", "direct", "fuse", "posix", "preload", "wire", "witness", "workspace"}
 # One more program begins where this many CPUs were idle for so long. CPU seconds of the last time would not tell: they are without daemons.
 IDLE_CPUS, IDLE_S = 0.5, 2.0

@@ -303,7 +303,7 @@ impl Moment {
     }
 
     pub(crate) fn elapsed_ns(self) -> i64 {
-        i64::from(random(2)) * 1_000_000_000
+        random(2).cast_signed() * 1_000_000_000
     }
 }
 
