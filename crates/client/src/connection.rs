@@ -156,7 +156,7 @@ impl Connection {
         self.zone.is_some()
     }
 
-    /// Maps a range of an open file from the memory zone ([MP1] of `mapping.rs`).
+    /// Maps a range of an open file from the memory zone ([CMP1] of `mapping.rs`).
     pub(crate) fn map(&self, handle: Handle, offset: u64, length: u64) -> Result<Mapped> {
         let zone = self.zone.as_ref().ok_or(Error::Crossed(crate::Crossed { why: crate::Why::NotServed, argument: 0 }))?;
         let most = (length / PAGE_BYTES + 1).min(MAPPED_RANGES_MAX as u64) as usize;

@@ -1,9 +1,9 @@
 //! Ranges of files, mapped from the memory zone that the daemon has lent ([MAP1]–[MAP5] of `crates/direct`).
 //!
-//! [MP1] The daemon keeps the pages of a mapping where they are until it is told that the mapping is gone, or nothing maps the connection's
+//! [CMP1] The daemon keeps the pages of a mapping where they are until it is told that the mapping is gone, or nothing maps the connection's
 //!       description of the zone any more. So it is told behind the munmap(2), never before.
-//! [MP2] What the daemon says is mapped as far as it is whole pages inside of the zone ([MSG7] of the protocol).
-//! [MP3] A mapping is not inherited by forked children ([LZ4] of the device layer): the daemon would not know when the last of them is gone.
+//! [CMP2] What the daemon says is mapped as far as it is whole pages inside of the zone ([MSG7] of the protocol).
+//! [CMP3] A mapping is not inherited by forked children ([LZ4] of the device layer): the daemon would not know when the last of them is gone.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -78,7 +78,7 @@ impl Mapping {
 }
 
 impl Drop for Mapping {
-    /// [MP1]
+    /// [CMP1]
     fn drop(&mut self) {
         if let Some(Mapped { memory, number }) = self.mapped.take() {
             drop(memory);

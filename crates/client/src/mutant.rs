@@ -18,7 +18,7 @@ pub enum Mutant {
     EndNotKnown,
     /// [LDS1]: bytes are loaded whatever has changed.
     LoadsNotCompared,
-    /// [MP1]: the daemon is not told that a mapping is gone.
+    /// [CMP1]: the daemon is not told that a mapping is gone.
     UnmapNotTold,
 }
 

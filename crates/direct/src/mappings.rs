@@ -9,7 +9,7 @@
 //!        that description is gone ([LZ5] of the device layer), which is asked every 100 ms. They end with the server in any case.
 //! [MAP3] A client without the zone maps nothing, and neither does one whose description could not be locked: the greeting does not name the
 //!        operation.
-//! [MAP4] A file of which the kernel has pages is left to the mount ([D15]): stores of the mount's mappings would be seen late.
+//! [MAP4] A file of which the kernel has pages is left to the mount: stores of the mount's mappings would be seen late.
 //! [MAP5] A client that says that a mapping has ended and loads there all the same loads what others have there: it could read that anyway
 //!        ([LND1]), and it cannot store.
 

@@ -1,4 +1,4 @@
-//! Ranges of files that clients map from the memory zone ([MAP1]–[MAP5] of `mappings.rs`, [MP1]–[MP3] of the client), through the server, the
+//! Ranges of files that clients map from the memory zone ([MAP1]–[MAP5] of `mappings.rs`, [CMP1]–[CMP3] of the client), through the server, the
 //! shared memory and the client. Who has no zone: `lent.rs`.
 //!
 //! Server and client are in this process; see `server.rs`. The bug is that of the process: the tests run one after the other. What a mapped
@@ -155,7 +155,7 @@ fn a_mapping_has_the_bytes_of_the_file_whoever_changes_them() {
     assert_eq!(scene.server.mappings(), 0);
 }
 
-/// [MP1]
+/// [CMP1]
 #[test]
 fn the_daemon_is_told_that_a_mapping_is_gone() {
     let _alone = alone();
