@@ -4,11 +4,15 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::event::{EventfdFlags, PollFlags, eventfd};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{ReadWriteFlags, preadv2};
 
 use crate::memory::Memory;
 use crate::sys::Waits;
+
+/// Events of poll(2); x86-64 and aarch64 have the same.
+const POLLIN: u32 = 0x1;
+const POLLRDHUP: u32 = 0x2000;
 
 /// The key of [`Waker::wake`].
 pub(crate) const WOKEN: u64 = 0;
@@ -65,17 +69,17 @@ impl Events {
 
     /// Waits, once, until a descriptor can be read.
     pub(crate) fn readable(&mut self, descriptor: BorrowedFd<'_>, key: u64) -> io::Result<()> {
-        self.descriptor(descriptor, PollFlags::IN, key)
+        self.descriptor(descriptor, POLLIN, key)
     }
 
     /// Waits until the other side of a socket hangs up.
     pub(crate) fn hung_up(&mut self, socket: BorrowedFd<'_>, key: u64) -> io::Result<()> {
-        self.descriptor(socket, PollFlags::RDHUP, key)
+        self.descriptor(socket, POLLRDHUP, key)
     }
 
-    fn descriptor(&mut self, descriptor: BorrowedFd<'_>, events: PollFlags, key: u64) -> io::Result<()> {
+    fn descriptor(&mut self, descriptor: BorrowedFd<'_>, events: u32, key: u64) -> io::Result<()> {
         self.has_new = true;
-        self.waits.descriptor(descriptor, events.bits().into(), key)
+        self.waits.descriptor(descriptor, events, key)
     }
 
     /// Ends a wait, at once: what it names may be gone after this.

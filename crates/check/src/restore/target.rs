@@ -183,7 +183,7 @@ impl Target {
         let is_same = stat.st_mode & 0o170_000 == u32::from(inode.file_type())
             && (!is_file || stat.st_size as u64 == inode.size)
             && stat.st_mtime == inode.mtime.seconds
-            && stat.st_mtime_nsec == u64::from(inode.mtime.nanoseconds);
+            && stat.st_mtime_nsec == inode.mtime.nanoseconds.into();
         if is_same {
             return Ok(false); // [TD3]
         }
