@@ -170,6 +170,7 @@ fn a_name_or_an_attribute_gets_the_space_of_a_removed_file() {
                 Err(error) => panic!("{error}"),
             }
         }
+        assert!(length > 0, "the file has space to give back");
         // Directories take most of what is left for names, and links the rest.
         for make in
             [&|path: &Path| fs::create_dir(path), &|path: &Path| fs::hard_link(&target, path)] as [&dyn Fn(&Path) -> io::Result<()>; 2]
