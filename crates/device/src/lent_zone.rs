@@ -41,9 +41,7 @@ impl LentZone {
     /// # Errors
     /// What the kernel refuses: `/proc` is needed, and the permission to read the file.
     pub fn of(file: &File, start: u64, length: u64) -> io::Result<Self> {
-        let again = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let file = open(again, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?; // [LZ1]
-        Ok(Self { file: file.into(), start, length })
+        Ok(Self { file: opened_again(file, OFlags::RDONLY)?, start, length }) // [LZ1]
     }
 
     /// As another process has sent it.
@@ -120,6 +118,12 @@ impl LentZone {
             MappingOptions { offset: self.start, length: self.length, read_only: true, not_inherited: true, ..MappingOptions::default() };
         map_zone(&self.file, options)
     }
+}
+
+/// A descriptor of the same file with a description of its own.
+pub(crate) fn opened_again(file: &File, flags: OFlags) -> io::Result<File> {
+    let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(open(again, flags | OFlags::CLOEXEC, Mode::empty())?.into())
 }
 
 /// Maps a memory zone, if the file has one at that place.

@@ -15,19 +15,13 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::OFlags;
 
-use crate::lent_zone::map_zone;
+use crate::lent_zone::{map_zone, opened_again};
 use crate::{Mapping, MappingOptions};
 
 /// The byte of program 0; no device is that large. Behind those of descriptions for loads ([LZ5] of `lent_zone.rs`).
 const FIRST_BYTE: i64 = (1 << 62) + (1 << 61);
-
-/// A descriptor of the same file with a description of its own.
-fn opened_again(file: &File, flags: OFlags) -> io::Result<File> {
-    let again = format!("/proc/self/fd/{}", file.as_raw_fd());
-    Ok(open(again, flags | OFlags::CLOEXEC, Mode::empty())?.into())
-}
 
 fn bytes_of(kind: libc::c_int, start: i64, length: i64) -> libc::flock {
     libc::flock { l_type: kind as libc::c_short, l_whence: libc::SEEK_SET as libc::c_short, l_start: start, l_len: length, l_pid: 0 }
