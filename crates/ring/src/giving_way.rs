@@ -1,4 +1,4 @@
-//! How threads of clients that look at shared memory leave CPUs to others.
+//! How threads that look at shared memory, of clients and of the daemon ([BEL6] of `poller.rs`), leave CPUs to others.
 //!
 //! Who spins while others wait for the CPU keeps from running what he waits for. Yielding the CPU between two looks takes about a microsecond
 //! where nobody else has anything to do; sleeping and being woken costs both sides several.
@@ -24,7 +24,7 @@ const PAUSE_MOST_MS: u64 = 3200;
 /// [GIV2]: a pause this soon after another is longer.
 const SOON_MS: u64 = 500;
 
-/// What the threads of a process know of each other's waiting. Of two that write at once one may be lost, which changes when a pause begins.
+/// What the threads of a client, or the daemon's thread, know of each other's waiting. Of two that write at once one may be lost, which changes when a pause begins.
 #[derive(Debug, Default)]
 pub(crate) struct GivingWay {
     /// Threads that look for an answer.

@@ -9,8 +9,8 @@
 //! [BEL2] The order of dozing: *asleep*, the doorbell's value, the last scan, the wait by that value. A ring after the value was read makes
 //!        the wait end at once; a ring before it had its turn stored before the scan.
 //! [BEL3] A client that rings is scanned from then on.
-//! [BEL4] The daemon polls while active clients are fewer than the CPUs that it may use. Otherwise the clients need the CPU: what finds nothing
-//!        gives way ([BEL6]) or, where that takes too long ([GIV2] of `giving_way.rs`), dozes at once. While others run a request of the only
+//! [BEL4] The daemon polls while active clients are fewer than the CPUs that it may use. Otherwise the clients need the CPU: where it finds
+//!        nothing, it gives way or, while that takes too long ([GIV2] of `giving_way.rs`), dozes at once. While others run a request of the only
 //!        active client, it polls on, for [`SERVING_MAX`] behind its last request at most, and lets them have the CPU between two looks at
 //!        the clock: the next request of large transfers wakes nobody.
 //! [BEL5] A poller goes to another thread between two rounds alone: everything that was collected has been handled. It does not sleep before
