@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Place, failed, fails, program_named, run, succeeds, tandemfs};
+use support::{Place, failed, fails, program_named, run, succeeds, tandemfs, umount};
 
 fn info(place: &str) -> Value {
     serde_json::from_str(&succeeds(&["info", place, "--json"])).expect("JSON")
@@ -152,7 +152,7 @@ fn a_daemon_that_hangs_or_died_is_called_so() {
         assert!(!said.contains("os error"), "{said}");
     }
     fails(8, "its daemon died", &["scrub", &place.mountpoint()]);
-    succeeds(&["umount", &place.mountpoint()]);
+    umount(&place.mountpoint());
     drop(mount);
     place.mount("relaxed").unmount();
 }
@@ -168,7 +168,7 @@ fn memory_limits_without_sense_are_refused_or_lowered_with_a_sentence() {
     let output = tandemfs(&["mount", &image, &at, "-o", &format!("memory=1000G,read_ahead=3G,log={log}")]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let found = info(&at);
-    succeeds(&["umount", &at]);
+    umount(&at);
     assert!(output.status.success(), "{said}");
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines[0].starts_with("tandemfs: warning: memory=1000 GiB is more than the memory of this machine; the limit is "), "{said}");

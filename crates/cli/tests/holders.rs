@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use support::{Mount, Place, fails, run, succeeds};
+use support::{Mount, Place, fails, run, umount};
 
 /// A program that runs until its standard input ends.
 struct Waiting(Child);
@@ -147,7 +147,7 @@ fn what_holds_a_file_system_whose_mount_is_gone_is_named() {
     let said = fails(1, "in use by ", &["umount", &at]);
     assert!(said.contains(&format!("the mount at {below}")), "{said}");
     drop(user);
-    succeeds(&["umount", &at]);
+    umount(&at);
     assert!(mount.daemon_ends_within(Duration::from_secs(60)));
     place.check();
 }

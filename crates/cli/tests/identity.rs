@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 
 use serde_json::Value;
-use support::{Place, fails, succeeds};
+use support::{Place, fails, succeeds, umount};
 use tandemfs_format::checksum::crc32c;
 use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
 use tandemfs_format::superblock::ro_compat;
@@ -36,7 +36,7 @@ impl Pair {
 
     fn mounted_once(&self) {
         succeeds(&["mount", &self.device(), &self.place.mountpoint()]);
-        succeeds(&["umount", &self.place.mountpoint()]);
+        umount(&self.place.mountpoint());
     }
 
     /// Takes the features away that `tandemfs upgrade` adds: as an earlier build made it.
@@ -124,7 +124,7 @@ fn an_upgrade_says_what_it_adds_and_adds_it_once() {
     let mountpoint = pair.place.mountpoint();
     succeeds(&["mount", &device, &mountpoint]);
     fails(1, "in use", &["upgrade", &device]);
-    succeeds(&["umount", &mountpoint]);
+    umount(&mountpoint);
 
     let gained = json(&["upgrade", &device, "--json"]);
     let names: Vec<&str> = gained["gained"].as_array().expect("a list").iter().filter_map(|feature| feature["feature"].as_str()).collect();
@@ -163,7 +163,7 @@ fn the_uuid_is_shown_and_changed_while_nothing_is_mounted() {
     assert_eq!((uuid(&mountpoint).as_str(), json(&["info", &mountpoint, "--json"])["uuid"].as_str()), (new, Some(new)));
     fails(1, "is mounted", &["uuid", &mountpoint, "random"]);
     fails(1, "in use", &["uuid", &device, "random"]);
-    succeeds(&["umount", &mountpoint]);
+    umount(&mountpoint);
     assert_eq!(json(&["check", &device, "--json"])["uuid"], new);
     assert_eq!(succeeds(&["uuid", &device, "random"]).trim_end(), uuid(&device));
     assert!(uuid(&device) != new && uuid(&device) != before);
@@ -182,7 +182,7 @@ fn an_unclean_file_system_keeps_its_uuid() {
     let process = json(&["info", &mountpoint, "--json"])["process_id"].as_i64().expect("a number") as i32;
     rustix::process::kill_process(rustix::process::Pid::from_raw(process).expect("a process"), rustix::process::Signal::KILL)
         .expect("killed");
-    succeeds(&["umount", &mountpoint]);
+    umount(&mountpoint);
     fails(1, "was not unmounted cleanly", &["uuid", &device, "random"]);
     fails(1, "was not unmounted cleanly", &["upgrade", &device]);
     pair.mounted_once();
@@ -203,16 +203,16 @@ fn a_copy_is_mounted_beside_its_original_only_by_nouuid_or_with_another_uuid() {
     }
     succeeds(&["mount", &copy, &beside, "-o", "nouuid"]);
     assert_eq!(json(&["info", &beside, "--json"])["options"]["nouuid"], "on");
-    succeeds(&["umount", &beside]);
+    umount(&beside);
     succeeds(&["uuid", &copy, "random"]);
     succeeds(&["mount", &copy, &beside]);
-    succeeds(&["umount", &place.mountpoint()]);
-    succeeds(&["umount", &beside]);
+    umount(&place.mountpoint());
+    umount(&beside);
     // The same device twice, for reading.
     succeeds(&["mount", &copy, &beside, "-o", "ro"]);
     succeeds(&["mount", &copy, &place.mountpoint(), "-o", "ro"]);
-    succeeds(&["umount", &place.mountpoint()]);
-    succeeds(&["umount", &beside]);
+    umount(&place.mountpoint());
+    umount(&beside);
 }
 
 #[test]

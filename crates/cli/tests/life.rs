@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use support::{MODES, Place, failed, fails, pattern, run, succeeds, tandemfs};
+use support::{MODES, Place, failed, fails, pattern, run, succeeds, tandemfs, umount, unmounts};
 
 #[test]
 fn what_was_acknowledged_survives_a_killed_daemon() {
@@ -99,8 +99,7 @@ fn others_may_unmount_too() {
     let place = Place::formatted();
     let mount = place.mount("relaxed");
     fs::write(mount.path("file"), "x").expect("written");
-    let output = run(Command::new("umount").arg(place.mountpoint()));
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    unmounts(Command::new("umount").arg(place.mountpoint()));
     assert!(mount.daemon_ends_within(Duration::from_secs(10)));
     place.check();
 }
@@ -113,7 +112,7 @@ fn a_dead_mount_is_taken_away() {
     assert!(mount.daemon_ends_within(Duration::from_secs(10)));
     fails(1, "mounted there already", &["mount", &place.image(), &place.mountpoint()]);
     fails(1, "its daemon died; unmount it and mount it again", &["stats", &place.mountpoint()]);
-    succeeds(&["umount", &place.mountpoint()]);
+    umount(&place.mountpoint());
     place.mount("relaxed").unmount();
 }
 
@@ -321,8 +320,7 @@ fn regression_commands_right_after_umount_found_the_device_in_use() {
     for round in 0..8 {
         let mount = place.mount("relaxed");
         fs::write(mount.path(&format!("{round}")), pattern(round, 2 << 20)).expect("written");
-        let output = run(Command::new("umount").arg(place.mountpoint()));
-        assert!(output.status.success(), "{output:?}");
+        unmounts(Command::new("umount").arg(place.mountpoint()));
         if round % 2 == 0 {
             place.check();
         }

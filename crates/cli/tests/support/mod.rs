@@ -80,6 +80,27 @@ pub fn run(command: &mut Command) -> Output {
     command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
+/// Runs a program that unmounts, and must succeed. A program that another test of this process is starting has the files of this one until it is
+/// executed, so the mount may be in use for a moment after the last file was closed.
+pub fn unmounts(command: &mut Command) {
+    let start = Instant::now();
+    loop {
+        let output = run(command);
+        let sentence = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() {
+            return;
+        }
+        let in_use = sentence.contains("in use") || sentence.contains("busy");
+        assert!(in_use && start.elapsed() < Duration::from_secs(5), "{command:?}: {sentence}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// `tandemfs umount` of a mountpoint, which must succeed.
+pub fn umount(mountpoint: &str) {
+    unmounts(Command::new(env!("CARGO_BIN_EXE_tandemfs")).args(["umount", mountpoint]));
+}
+
 /// `tandemfs run` on a mount, with further options, before the program that it shall run. Calls go by the door from the first on.
 pub fn under_run(mountpoint: &str, options: &[&str]) -> Command {
     let tests = std::env::current_exe().expect("this program");
@@ -244,17 +265,7 @@ impl Mount {
 
     /// Unmounts as users do.
     pub fn unmount(mut self) {
-        let (mountpoint, start) = (self.mountpoint.to_str().expect("UTF-8"), Instant::now());
-        // A program that another test of this process is starting has the files of this one until it is executed.
-        loop {
-            let output = tandemfs(&["umount", mountpoint]);
-            let sentence = String::from_utf8_lossy(&output.stderr);
-            if output.status.success() {
-                break;
-            }
-            assert!(sentence.contains("in use") && start.elapsed() < Duration::from_secs(5), "umount {mountpoint}: {sentence}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        umount(self.mountpoint.to_str().expect("UTF-8"));
         assert!(self.daemon_ends_within(Duration::ZERO), "umount returns when the daemon is gone");
         self.taken_down = true;
     }
