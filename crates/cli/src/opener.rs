@@ -164,13 +164,14 @@ fn opened_and_sent(mountpoint: &Path, device: (u32, u32), request: &[u8; REQUEST
     let word = |at: usize| u32::from_le_bytes([request[at], request[at + 1], request[at + 2], request[at + 3]]);
     let (node, generation, flags) = (u64::from(word(0)) | u64::from(word(4)) << 32, word(8), word(12));
     let mount = root_of(mountpoint, device)?;
-    // Whoever opens a terminal or a pipe by this would be in for a surprise, but there is none: only regular files are asked for.
+    // Whoever opens a terminal or a pipe by this would be in for a surprise, but there is none: only regular files and directories are asked for.
     let flags = OFlags::from_bits_retain(flags) | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let kind = if flags.contains(OFlags::DIRECTORY) { FileType::Directory } else { FileType::RegularFile };
     let opened = tandemfs_wire::open_node(mount.as_fd(), node, generation, flags.bits().cast_signed())
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     drop(mount);
     let found = known(opened.as_fd())?;
-    let is_it = found.stx_ino == node && FileType::from_raw_mode(found.stx_mode.into()) == FileType::RegularFile;
+    let is_it = found.stx_ino == node && FileType::from_raw_mode(found.stx_mode.into()) == kind;
     if !is_it || (found.stx_dev_major, found.stx_dev_minor) != device {
         return Err(Errno::STALE);
     }

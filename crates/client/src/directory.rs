@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 
 use rustix::io::Errno;
-use tandemfs_protocol::{Listing, Operation};
+use tandemfs_protocol::{LISTED_BYTES_MAX, Listed, Listing, Operation};
 
 use crate::tree::sealed::Base;
 use crate::{File, Result};
@@ -78,26 +78,38 @@ impl Directory {
 
     /// Reads on; leaves no entries at the end.
     fn fill(&mut self) -> Result<()> {
-        let mut call = self.file.connection().begin()?;
+        let (entries, cookie) = (&mut self.entries, &mut self.cookie);
+        self.file.list_behind(*cookie, |entry| {
+            let name = OsString::from_vec(entry.name.to_vec());
+            entries.push_back(Entry { name, inode: entry.inode, cookie: entry.cookie, kind: entry.kind });
+            *cookie = entry.cookie;
+        })?;
+        Ok(())
+    }
+}
+
+impl File {
+    /// Lists a directory behind a cookie, 0 for the start, as far as one request goes; whether that surely was its end.
+    ///
+    /// # Errors
+    /// As getdents64(2).
+    pub fn list_behind(&self, cookie: u64, mut entry: impl FnMut(&Listed<'_>)) -> Result<bool> {
+        let mut call = self.connection().begin()?;
         let into = call.part_of(PIECE_BYTES)?;
-        let operation = Operation::ReadDirectory { handle: self.file.handle(), cookie: self.cookie, into: into.range };
-        let answer = call.send(&operation)?;
+        let answer = call.send(&Operation::ReadDirectory { handle: self.handle(), cookie, into: into.range })?;
         let bytes = call.returned(&answer, into)?;
         drop(call);
-        for entry in Listing::new(&bytes) {
-            let entry = entry?;
-            let name = OsString::from_vec(entry.name.to_vec());
-            self.entries.push_back(Entry { name, inode: entry.inode, cookie: entry.cookie, kind: entry.kind });
-        }
-        match self.entries.back() {
+        let mut last = cookie;
+        for listed in Listing::new(&bytes) {
+            let listed = listed?;
             // A listing that stands still would not end.
-            Some(last) if last.cookie == self.cookie => Err(Errno::PROTO.into()),
-            Some(last) => {
-                self.cookie = last.cookie;
-                Ok(())
+            if listed.cookie == last {
+                return Err(Errno::PROTO.into());
             }
-            None => Ok(()),
+            last = listed.cookie;
+            entry(&listed);
         }
+        Ok(bytes.len() + LISTED_BYTES_MAX <= into.range.length as usize)
     }
 }
 

@@ -86,6 +86,6 @@ pub use open_options::OpenOptions;
 pub use rustix::fs::AtFlags;
 pub use rustix::io::Errno;
 pub use subject::Target;
-pub use tandemfs_protocol::{Crossed, Space, TimeToSet, Unless, VERSION, Why};
+pub use tandemfs_protocol::{Crossed, Listed, Space, TimeToSet, Unless, VERSION, Why};
 pub use tandemfs_ring::{Attributes, Time};
 pub use tree::{Start, Tree};

@@ -260,7 +260,12 @@ impl Call<'_> {
                 self.is_for_the_door(handle, offset, from, unless)?;
                 self.write(&process, handle, offset, from, flags)
             }
-            Operation::ReadDirectory { handle, cookie, into } => self.list(handle, cookie, into),
+            Operation::ReadDirectory { handle, cookie, into } => {
+                if process.leaves_watched {
+                    self.vfs.leaves_watched_file(&process, &*self.file(handle)?)?;
+                }
+                self.list(handle, cookie, into)
+            }
             Operation::Allocate { handle, flags, offset, length } => {
                 self.vfs.allocate(&process, &*self.file(handle)?, flags, offset, length).map(done)
             }

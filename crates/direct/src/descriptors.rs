@@ -1,7 +1,7 @@
 //! Descriptors of the mount for open files of clients.
 //!
 //! [DSC1] Who opens is another process ([`Opener`]): a daemon that waits for its own mount, or holds a file of it, could never end.
-//! [DSC2] A client gets what its open file may do and no more: the same access and flags, of a regular file. Whether it may open it was
+//! [DSC2] A client gets what its open file may do and no more: the same access and flags, of a regular file or a directory. Whether it may open it was
 //!        asked when it did; names and permissions may have changed since. The open file holds the inode until the descriptor is there, so
 //!        its number is that of no other file.
 //! [DSC3] The descriptor goes to the socket of the client whose open file it is, and nobody waits until that takes it.

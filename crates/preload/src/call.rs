@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use tandemfs_client::{Errno, Error, File, Result, Start, Why};
 
+use crate::descriptions::{self, Description};
 use crate::door::Door;
 use crate::inside::Inside;
 use crate::mutant::{Mutant, on};
 use crate::report::{Call, Way, count};
 use crate::settings::{self, Settings};
-use crate::start::{self, Begun};
+use crate::start::{self, At, Begun};
 use crate::{directories, door};
 
 /// What a call does to the file system.
@@ -67,10 +68,14 @@ pub(crate) unsafe fn by_path_or_not<T>(
     let settings = settings::get()?;
     // SAFETY: the caller's text.
     let begun = unsafe { start::of(settings, descriptor, path) }?;
-    by_door(settings, call, kind, |inside| {
+    let done = by_door(settings, call, kind, |inside| {
         let place = Place::of(inside, settings, &begun)?;
         work(inside.door(), place.start(inside), begun.path)
-    })
+    });
+    if done.is_none() {
+        descriptions::real(descriptor);
+    }
+    done
 }
 
 /// As [`by_path`], with two paths, for work that may leave the call to the mount.
@@ -86,11 +91,17 @@ pub(crate) unsafe fn by_paths<T>(
 ) -> Option<std::result::Result<T, Errno>> {
     let settings = settings::get()?;
     // SAFETY: the caller's texts.
-    let (from, to) = unsafe { (start::of(settings, first.0, first.1)?, start::of(settings, second.0, second.1)?) };
-    by_door(settings, call, kind, |inside| {
-        let (old, new) = (Place::of(inside, settings, &from)?, Place::of(inside, settings, &to)?);
-        work((old.start(inside), from.path), (new.start(inside), to.path))
-    })
+    let begun = unsafe { start::of(settings, first.0, first.1).zip(start::of(settings, second.0, second.1)) };
+    let done = begun.and_then(|(from, to)| {
+        by_door(settings, call, kind, |inside| {
+            let (old, new) = (Place::of(inside, settings, &from)?, Place::of(inside, settings, &to)?);
+            work((old.start(inside), from.path), (new.start(inside), to.path))
+        })
+    });
+    if done.is_none() {
+        [first.0, second.0].into_iter().for_each(descriptions::real);
+    }
+    done
 }
 
 /// Counts a call on the mount whose arguments are left to the kernel.
@@ -112,6 +123,7 @@ pub(crate) unsafe fn leave_to_kernel_because(why: Way, call: Call, (descriptor, 
     let is_ours = unsafe { start::of(settings, descriptor, path) }.is_some();
     if is_ours {
         count(call, why);
+        descriptions::real(descriptor);
     }
     is_ours
 }
@@ -176,15 +188,18 @@ pub(crate) fn by_door<T>(
 enum Place {
     Root,
     Directory(Arc<File>),
+    Placeholder(Arc<Description>),
 }
 
 impl Place {
     fn of(inside: &Inside, settings: &Settings, begun: &Begun<'_>) -> std::result::Result<Self, Way> {
-        match begun.inode {
-            None => Ok(Self::Root),
-            Some(inode) => {
-                directories::handle(inside.door(), settings, begun.descriptor, inode).map(Self::Directory).ok_or(Way::UnknownDirectory)
+        match begun.at {
+            At::Root => Ok(Self::Root),
+            At::Directory(descriptor, inode) => {
+                directories::handle(inside.door(), settings, descriptor, inode).map(Self::Directory).ok_or(Way::UnknownDirectory)
             }
+            // It may have become real since it was looked at.
+            At::Placeholder(number) => descriptions::directory(number).map(Self::Placeholder).ok_or(Way::OtherFile),
         }
     }
 
@@ -192,6 +207,7 @@ impl Place {
         match self {
             Self::Root => Start::Root(inside.door().mount()),
             Self::Directory(file) => Start::Directory(file),
+            Self::Placeholder(open) => Start::Directory(&open.file),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tandemfs_client::{Errno, Error, File, Result, Why};
+use tandemfs_client::{Crossed, Errno, Error, File, Result, Unless, Why};
 
 use crate::code;
 use crate::door::Door;
@@ -33,12 +33,28 @@ const SCORE: std::ops::RangeInclusive<i32> = -64..=32;
 /// A program that closes one of the numbers below [`NUMBERS_FROM`] and opens files there does so again and again (touch).
 const LOW_NUMBERS_MAX: u32 = 32;
 
+/// Reads by the door of a file that is opened to be read alone ([PRL10] of `lib.rs`). Then it becomes real, and the kernel keeps its pages.
+const READS_MAX: u32 = 32;
+
+/// How a file was opened.
+#[derive(Clone, Copy)]
+pub(crate) struct Opening {
+    pub(crate) inode: u64,
+    /// Flags of open(2).
+    pub(crate) flags: c_int,
+    pub(crate) is_directory: bool,
+    /// Few reads go by the door, and none of what the kernel has pages of.
+    pub(crate) is_read_seldom: bool,
+}
+
 /// An open file of a program.
 pub(crate) struct Description {
     pub(crate) file: Arc<File>,
     inode: u64,
-    /// O_APPEND: writes go to the end.
-    pub(crate) appends: bool,
+    flags: c_int,
+    is_directory: bool,
+    /// Reads that are left to the door; of a file that is also written all are.
+    reads_left: Option<AtomicU32>,
     /// Nothing from the moment on at which the descriptor is real.
     position: Mutex<Option<u64>>,
     /// By which descriptor and path it was opened.
@@ -48,9 +64,44 @@ pub(crate) struct Description {
 }
 
 impl Description {
+    /// O_APPEND: writes go to the end.
+    pub(crate) fn appends(&self) -> bool {
+        self.flags & libc::O_APPEND != 0
+    }
+
+    pub(crate) fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// Calls that the kernel answers for directories.
+    pub(crate) fn must_be_a_file(&self) -> Result<()> {
+        if self.is_directory { Err(Error::Crossed(Crossed { why: Why::NotServed, argument: 0 })) } else { Ok(()) }
+    }
+
+    /// Whether its bytes may be read, and be written.
+    pub(crate) fn rights(&self) -> (bool, bool) {
+        match self.flags & libc::O_ACCMODE {
+            libc::O_RDONLY => (true, false),
+            libc::O_WRONLY => (false, true),
+            _ => (true, true),
+        }
+    }
+
+    /// Before bytes are read by the door: where they are left to the mount.
+    pub(crate) fn reads(&self) -> Result<Unless> {
+        let Some(left) = &self.reads_left else { return Ok(Unless::default()) };
+        match left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)) {
+            Ok(_) => Ok(Unless { cached: true, grows: false }),
+            Err(_) => Err(Error::Crossed(Crossed { why: Why::Cached, argument: 0 })),
+        }
+    }
+
     /// A descriptor of the mount. It is opened by number, and the kernel knows in which directory the file is only if somebody has looked its name up:
     /// whoever watches that directory is told then ([PRL17]). Where the name is gone by now, or leads elsewhere, nothing is lost but that.
     fn real(&self) -> Result<OwnedFd> {
+        if is_directory(self.place.0) && !on(Mutant::DirectoryKept) {
+            let _or_not_told = become_real_if_free(self.place.0);
+        }
         let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
         let arguments = [self.place.0 as usize, self.place.1.as_ptr() as usize, flags as usize, 0, 0];
         // SAFETY: the path ends with NUL.
@@ -78,6 +129,8 @@ impl Drop for Description {
 /// By number.
 static TABLE: Mutex<Vec<Option<Arc<Description>>>> = Mutex::new(Vec::new());
 static TAKEN: [AtomicBool; NUMBERS] = [const { AtomicBool::new(false) }; NUMBERS];
+/// Those of directories among them.
+static DIRECTORIES: [AtomicBool; NUMBERS] = [const { AtomicBool::new(false) }; NUMBERS];
 static COUNT: AtomicU32 = AtomicU32::new(0);
 /// No more placeholders in this process.
 static IS_OVER: AtomicBool = AtomicBool::new(false);
@@ -218,17 +271,29 @@ fn leave_to_mount(inode: u64) {
 pub(crate) fn add(
     number: Reserved,
     (file, door): (File, Arc<Door>),
-    (inode, flags): (u64, c_int),
+    opening: Opening,
     (descriptor, path): (c_int, &CStr),
     moment: code::Moment,
 ) -> c_int {
     let (file, position) = (Arc::new(file), Mutex::new(Some(0)));
-    let (appends, place) = (flags & libc::O_APPEND != 0, (descriptor, path.to_owned()));
-    let description = Arc::new(Description { file, inode, appends, position, place, _door: door });
+    let Opening { inode, flags, is_directory, is_read_seldom } = opening;
+    let reads_left = is_read_seldom.then(|| AtomicU32::new(READS_MAX));
+    let place = (descriptor, path.to_owned());
+    let description = Arc::new(Description { file, inode, flags, is_directory, reads_left, position, place, _door: door });
+    let taken = enter(number, description);
+    if !code::is_as_at(moment) {
+        counted(become_real(taken), Way::Loads); // who loads has not met it
+    }
+    taken
+}
+
+/// A number has this description from now on.
+fn enter(number: Reserved, description: Arc<Description>) -> c_int {
     let mut table = locked(&TABLE);
     if table.is_empty() {
         table.resize(NUMBERS, None);
     }
+    DIRECTORIES[number.0 as usize].store(description.is_directory, Relaxed);
     // What was there was closed past this library.
     let before = table[number.0 as usize].replace(description);
     if before.is_none() {
@@ -239,10 +304,42 @@ pub(crate) fn add(
     drop(before);
     let taken = number.0;
     std::mem::forget(number);
-    if !code::is_as_at(moment) {
-        counted(become_real(taken), Way::Loads); // who loads has not met it
-    }
     taken
+}
+
+/// Another number for a directory, as dup(2) and F_DUPFD give it by their call of the kernel: it shares the description. None if the mount
+/// has to do it.
+pub(crate) fn share(number: c_int, duplicate: impl FnOnce() -> isize) -> Option<std::result::Result<c_int, Errno>> {
+    if !is_directory(number) {
+        return None;
+    }
+    let _within = Within::enter()?;
+    let description = description(number)?;
+    let position = locked(&description.position);
+    (*position)?;
+    let copy = match duplicate() {
+        failed @ ..0 => return Some(Err(Errno::from_raw_os_error(-failed as i32))),
+        copy => Reserved(copy as c_int),
+    };
+    if copy.0 < NUMBERS_FROM || copy.0 as usize >= NUMBERS {
+        return None;
+    }
+    // Its offset is held, so the description is not becoming real meanwhile.
+    let copy = enter(copy, Arc::clone(&description));
+    drop(position);
+    count(Call::Duplicate, Way::Door);
+    Some(Ok(copy))
+}
+
+/// The description of a placeholder of a directory; inside.
+pub(crate) fn directory(number: c_int) -> Option<Arc<Description>> {
+    description(number).filter(|description| description.is_directory)
+}
+
+/// Whether a number may be a placeholder of a directory.
+#[inline]
+pub(crate) fn is_directory(number: c_int) -> bool {
+    is_taken(number) && DIRECTORIES[number as usize].load(Relaxed)
 }
 
 /// Whether there are placeholders.
@@ -287,7 +384,26 @@ pub(crate) fn by<T>(call: Call, number: c_int, work: impl FnOnce(&Description) -
     }
     let _within = Within::enter()?;
     let description = description(number)?;
-    match work(&description) {
+    answered(call, &[number], work(&description))
+}
+
+/// As [`by`], of two different numbers, which become real together.
+pub(crate) fn by_two<T>(
+    call: Call,
+    numbers: [c_int; 2],
+    work: impl FnOnce(&Description, &Description) -> Result<T>,
+) -> Option<std::result::Result<T, Errno>> {
+    if numbers[0] == numbers[1] || !numbers.into_iter().all(is_taken) {
+        return None;
+    }
+    let _within = Within::enter()?;
+    let (first, second) = (description(numbers[0])?, description(numbers[1])?);
+    answered(call, &numbers, work(&first, &second))
+}
+
+/// What a call by placeholders gives; none if they are real now.
+fn answered<T>(call: Call, numbers: &[c_int], result: Result<T>) -> Option<std::result::Result<T, Errno>> {
+    match result {
         Ok(result) => {
             count(call, Way::Door);
             Some(Ok(result))
@@ -295,15 +411,33 @@ pub(crate) fn by<T>(call: Call, number: c_int, work: impl FnOnce(&Description) -
         Err(Error::Errno(Errno::NOTCONN | Errno::PROTO)) => Some(Err(Errno::NOTCONN)),
         // The mount waits for memory, and for space that is about to come back.
         Err(error @ (Error::Crossed(_) | Error::Errno(Errno::NOMEM | Errno::NOSPC))) => {
-            let is_watched = matches!(error, Error::Crossed(crossed) if crossed.why == Why::Watched);
-            count(call, if is_watched { Way::Watched } else { Way::KernelNeeded });
-            become_real(number).err().map(Err)
+            let why = match error {
+                Error::Crossed(Crossed { why: Why::Watched, .. }) => Way::Watched,
+                Error::Crossed(Crossed { why: Why::Cached, .. }) => Way::Pages,
+                _ => Way::KernelNeeded,
+            };
+            count(call, why);
+            numbers.iter().find_map(|number| become_real(*number).err()).map(Err)
         }
         Err(Error::Errno(error)) => {
             count(call, Way::Door);
             Some(Err(error))
         }
     }
+}
+
+/// The offsets of two descriptions, which threads take in one order; none if a number is real now.
+pub(crate) fn with_offsets<T>(
+    first: &Description,
+    second: &Description,
+    work: impl FnOnce(&mut u64, &mut u64) -> Result<T>,
+) -> Result<Option<T>> {
+    let is_in_order = std::ptr::from_ref(first) < std::ptr::from_ref(second);
+    let (lower, upper) = if is_in_order { (first, second) } else { (second, first) };
+    let (mut lower, mut upper) = (locked(&lower.position), locked(&upper.position));
+    let (first, second) = if is_in_order { (&mut *lower, &mut *upper) } else { (&mut *upper, &mut *lower) };
+    let (Some(first), Some(second)) = (first, second) else { return Ok(None) };
+    work(first, second).map(Some)
 }
 
 /// As [`by`], for calls that use the offset, and move it to where they say.
@@ -358,14 +492,39 @@ pub(crate) fn close_all(first: u32, last: u32) {
 /// Gives a number a descriptor of the mount, with flags and offset of the description ([PRL13]); inside.
 fn become_real(number: c_int) -> std::result::Result<(), Errno> {
     let Some(description) = description(number) else { return Ok(()) };
-    let mut position = locked(&description.position);
+    let becomes = all_become_real(&description, locked(&description.position));
+    drop(description); // inside, and with nothing locked
+    becomes
+}
+
+/// As [`become_real`], unless another thread has the offset, which may be waiting for one of the calling thread's.
+fn become_real_if_free(number: c_int) -> std::result::Result<(), Errno> {
+    let Some(description) = description(number) else { return Ok(()) };
+    let Ok(position) = description.position.try_lock() else { return Ok(()) };
+    let becomes = all_become_real(&description, position);
+    drop(description);
+    becomes
+}
+
+/// All numbers of a description get the same descriptor of the mount.
+fn all_become_real(description: &Arc<Description>, mut position: MutexGuard<'_, Option<u64>>) -> std::result::Result<(), Errno> {
     let Some(offset) = *position else { return Ok(()) };
     let real = match description.real() {
         Ok(real) => real.into_raw_fd(),
         Err(Error::Errno(error)) => return Err(error),
         Err(Error::Crossed(_)) => return Err(Errno::NOSYS),
     };
-    let placed = place(number, &description, real, offset);
+    let sought = if offset == 0 || on(Mutant::OffsetLost) {
+        Ok(0)
+    } else {
+        on_descriptors(libc::SYS_lseek, [real as usize, offset as usize, libc::SEEK_SET as usize, 0, 0])
+    };
+    let most = if on(Mutant::SharedKept) { 1 } else { NUMBERS };
+    let is_its = |found: &Option<Arc<Description>>| found.as_ref().is_some_and(|found| Arc::ptr_eq(found, description));
+    // [PRL18]
+    let numbers: Vec<c_int> =
+        locked(&TABLE).iter().zip(0..).filter(|(found, _)| is_its(found)).map(|(_, number)| number).take(most).collect();
+    let placed = sought.and_then(|_| numbers.into_iter().try_fold(false, |any, number| Ok(place(number, description, real)? || any)));
     sys::close(real);
     if placed? {
         *position = None;
@@ -373,31 +532,29 @@ fn become_real(number: c_int) -> std::result::Result<(), Errno> {
         COST.store((2 * cost).min(COST_OF_REAL_MAX), Relaxed);
         score(-cost);
     }
-    drop(position);
-    drop(description); // inside, and with nothing locked
     Ok(())
 }
 
-/// Puts a descriptor in the place of a number, if it is still that description's.
-fn place(number: c_int, description: &Arc<Description>, real: c_int, offset: u64) -> std::result::Result<bool, Errno> {
-    let call = |number, arguments| {
-        // SAFETY: calls on descriptors, without memory.
-        match unsafe { sys::call(number, arguments) } {
-            failed @ ..0 => Err(Errno::from_raw_os_error(-failed as i32)),
-            result => Ok(result),
-        }
-    };
-    if offset != 0 && !on(Mutant::OffsetLost) {
-        call(libc::SYS_lseek, [real as usize, offset as usize, libc::SEEK_SET as usize, 0, 0])?;
+/// A call on descriptors, without memory.
+fn on_descriptors(number: libc::c_long, arguments: [usize; 5]) -> std::result::Result<isize, Errno> {
+    // SAFETY: such a call.
+    match unsafe { sys::call(number, arguments) } {
+        failed @ ..0 => Err(Errno::from_raw_os_error(-failed as i32)),
+        result => Ok(result),
     }
+}
+
+/// Puts a descriptor in the place of a number, if it is still that description's.
+fn place(number: c_int, description: &Arc<Description>, real: c_int) -> std::result::Result<bool, Errno> {
     let mut table = locked(&TABLE);
     let is_its = table.get(number as usize).and_then(Option::as_ref).is_some_and(|found| Arc::ptr_eq(found, description));
     if !is_its || !is_placeholder(number) {
         return Ok(false);
     }
-    let is_closed_by_exec = call(libc::SYS_fcntl, [number as usize, libc::F_GETFD as usize, 0, 0, 0])? & libc::FD_CLOEXEC as isize != 0;
+    let is_closed_by_exec =
+        on_descriptors(libc::SYS_fcntl, [number as usize, libc::F_GETFD as usize, 0, 0, 0])? & libc::FD_CLOEXEC as isize != 0;
     let flags = if is_closed_by_exec { libc::O_CLOEXEC } else { 0 };
-    call(libc::SYS_dup3, [real as usize, number as usize, flags as usize, 0, 0])?;
+    on_descriptors(libc::SYS_dup3, [real as usize, number as usize, flags as usize, 0, 0])?;
     let _ours = take(&mut table, number); // the caller has another
     Ok(true)
 }

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -52,7 +52,7 @@ enum State {
     Without,
 }
 
-static STATE: Mutex<State> = Mutex::new(State::New);
+static STATE: RwLock<State> = RwLock::new(State::New);
 /// Calls on the mount so far.
 static CALLS: AtomicU32 = AtomicU32::new(0);
 /// Threads in calls, and threads that want nobody there.
@@ -65,8 +65,8 @@ static OVER: AtomicBool = AtomicBool::new(false);
 /// Numbers of our descriptors, −1 for none.
 pub(crate) static DESCRIPTORS: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
 
-fn state() -> MutexGuard<'static, State> {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+fn state() -> RwLockWriteGuard<'static, State> {
+    STATE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a descriptor is, to know it again.
@@ -207,6 +207,10 @@ pub(crate) fn passed() {
 }
 
 fn door(settings: &'static Settings) -> Result<Arc<Door>, Way> {
+    // Threads that are served do not wait for each other.
+    if let State::Open(door) = &*STATE.read().unwrap_or_else(PoisonError::into_inner) {
+        return Ok(Arc::clone(door));
+    }
     let mut state = state();
     if on(Mutant::ForkInside) {
         (0..20).for_each(|_| sys::pause()); // a fork meets who holds this

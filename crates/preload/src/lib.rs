@@ -33,19 +33,20 @@
 //!       calls that say where are served, none with O_APPEND, and no write beyond the size that the kernel knows, which the daemon holds
 //!       against its own as well.
 //! [PRL10] *Pages of the kernel stay where they are of use* (`turn.rs`): a file that is read more than written, mapped, or written past this
-//!       library is the mount's, and what is opened to be read alone is never a placeholder. What the door serves is right in any case; the
-//!       daemon has such pages dropped first.
+//!       library is the mount's. What is opened to be read alone is the door's if it has at most 1 MiB, for 32 reads, and as long as the kernel has no
+//!       pages of it. What the door serves is right in any case; the daemon has such pages dropped first.
 //! [PRL11] *A file of the door is closed with a descriptor of it*, so that nobody holds a file that the program has given back. It is opened
 //!       anew for other descriptors. What is closed past this library is held until 64 others were written or the process ends.
 //!
-//! Unless `tandemfs run --real` was asked for, regular files that are written are opened by the door alone (`descriptions.rs`):
+//! Unless `tandemfs run --real` was asked for, regular files and directories are opened by the door alone (`descriptions.rs`):
 //!
 //! [PRL12] *A placeholder reaches no file.* It is a descriptor of the kernel's that can do nothing, so a call that is missed fails. Its file is that
 //!       of the number only while the kernel says that a placeholder is there: whoever closed it past this library has closed it.
 //! [PRL13] *Who gets a descriptor gets a real one.* Before a fork, another program, a message, a duplicate, and every call that is not served here,
 //!       a placeholder becomes a descriptor of the mount under the same number, with access, flags, offset and close-on-exec of before; the
 //!       daemon has the file opened, also one without a name, by what the open file of the door may do, whatever its mode is now. Threads that
-//!       work on it finish first. The description ends with that, so the offset has one owner.
+//!       work on it finish first. The description ends with that, so the offset has one owner. A directory's descriptor may be duplicated:
+//!       the numbers share one description, and become real together, by one descriptor.
 //! [PRL14] *What the kernel has more of than bytes goes one way.* When a file is mapped, locked (`fcntl`) or sent, all descriptors of it in this process
 //!       become real, and it is opened by the mount from then on: the kernel then knows its size, and closing ends its locks.
 //! [PRL15] *Programs are written by the mount*, which knows whether they are being executed (ETXTBSY).
@@ -53,6 +54,9 @@
 //!       instruction that enters the kernel (`code.rs`). It is asked before each is made; before objects are loaded all become real.
 //! [PRL17] *Watchers are told.* What concerns a file or directory that somebody watches by inotify or fanotify is handed back by the daemon, and goes
 //!       by the mount; a placeholder becomes real, also for its close. Programs that watch files of the mount themselves use the mount from then on.
+//!
+//! [PRL18] *A directory is listed from one place to the other.* A stream of the door (`symbols/streams.rs`) has the number of a placeholder, and when
+//!       that becomes real it goes on by the kernel behind the entry that it returned last. No function of libc is given a stream of the door.
 //!
 //! A panic ends the program with its sentence, as it does at every `extern "C"` function.
 //!

@@ -54,6 +54,12 @@ pub(crate) enum Mutant {
     LoadedAmongPlaceholders,
     /// [PRL17]: what is watched is changed by the door.
     WatchersUntold,
+    /// [PRL17]: a file becomes real without the directory by which it was opened.
+    DirectoryKept,
+    /// [PRL18]: a stream of a directory that has become real goes on at its start.
+    StreamRestarted,
+    /// [PRL18]: a number that shares a placeholder's description stays a placeholder.
+    SharedKept,
 }
 
 #[cfg(feature = "mutants")]
@@ -66,7 +72,7 @@ static SELECTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(
 #[cfg(feature = "mutants")]
 pub(crate) fn select(name: &str) {
     use Mutant::*;
-    const ALL: [Mutant; 23] = [
+    const ALL: [Mutant; 26] = [
         MountpointRemembered,
         DirectoryRemembered,
         IdsRemembered,
@@ -90,6 +96,9 @@ pub(crate) fn select(name: &str) {
         LoadedNotSought,
         LoadedAmongPlaceholders,
         WatchersUntold,
+        DirectoryKept,
+        StreamRestarted,
+        SharedKept,
     ];
     let Some(mutant) = ALL.into_iter().find(|mutant| format!("{mutant:?}") == name) else { panic!("{name}: no such bug") };
     SELECTED.store(mutant as u8, std::sync::atomic::Ordering::SeqCst);

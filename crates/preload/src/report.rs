@@ -56,6 +56,10 @@ numbered!(
         ChangeOpen = "fchmod",
         Terminal = "isatty",
         Advise = "fadvise",
+        Copy = "copy_file_range",
+        CloneFile = "ioctl_ficlone",
+        Duplicate = "dup",
+        ListOpen = "getdents64",
         Close = "close",
         Real = "real",
     }

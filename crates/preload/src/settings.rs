@@ -12,7 +12,7 @@ use crate::sys;
 /// `STATX_MNT_ID_UNIQUE`: an id that no later mount gets (Linux 6.8).
 const UNIQUE_MOUNT_ID: u32 = 0x4000;
 /// Calls on the mount before a process connects: many look at a file or two and end, for which a connection does not pay.
-const CALLS_BEFORE: u32 = 16;
+const CALLS_BEFORE: u32 = 8;
 
 /// What is known from the start.
 pub(crate) struct Settings {

@@ -16,13 +16,21 @@ const PATH_BYTES_MAX: usize = 4096;
 const PART_BYTES_MAX: usize = 1024;
 const PARTS_MAX: usize = 3;
 
+/// Where a path begins.
+#[derive(Clone, Copy)]
+pub(crate) enum At {
+    /// The root of the mount.
+    Root,
+    /// A directory that the kernel has open under a number, and its inode.
+    Directory(c_int, u64),
+    /// A directory that the door has open under the number of a placeholder.
+    Placeholder(c_int),
+}
+
 /// A path of a call, which begins on the mount.
 #[derive(Clone, Copy)]
 pub(crate) struct Begun<'p> {
-    /// The descriptor of the directory where it begins.
-    pub(crate) descriptor: c_int,
-    /// That directory's inode; none for the root of the mount.
-    pub(crate) inode: Option<u64>,
+    pub(crate) at: At,
     /// The path from there on.
     pub(crate) path: &'p Path,
 }
@@ -75,25 +83,33 @@ pub(crate) fn before_path(path: &[u8]) {
     }
 }
 
-/// Asks the kernel where a path begins; none if that is not on the mount.
+/// Asks the kernel where a path begins; none if that is not on the mount. A placeholder of a directory stays one: whoever leaves the call to the
+/// mount afterwards makes it real.
 ///
 /// # Safety
 /// `path` is null, or a text that ends with NUL and stays as it is.
 pub(crate) unsafe fn of<'p>(settings: &Settings, descriptor: c_int, path: *const c_char) -> Option<Begun<'p>> {
-    descriptions::real(descriptor); // no directory, or meant itself
     // SAFETY: the caller's text.
-    let path = unsafe { text(path) }?;
+    let Some(path) = (unsafe { text(path) }) else {
+        descriptions::real(descriptor); // it is meant itself
+        return None;
+    };
     before_path(path);
-    let from = |descriptor, inode, rest| Begun { descriptor, inode, path: Path::new(OsStr::from_bytes(rest)) };
+    let from = |at, rest| Begun { at, path: Path::new(OsStr::from_bytes(rest)) };
     if path[0] == b'/' {
         if let Some(rest) = inside(settings, path) {
-            return settings.mount.is_at(libc::AT_FDCWD, &settings.mountpoint).then(|| from(libc::AT_FDCWD, None, rest));
+            return settings.mount.is_at(libc::AT_FDCWD, &settings.mountpoint).then(|| from(At::Root, rest));
         }
-    } else if let Some(inode) = inode_of(settings, descriptor) {
-        let inode = (inode != settings.mount.root).then_some(inode);
-        return Some(from(descriptor, inode, path));
+    } else if descriptions::is_directory(descriptor) {
+        return Some(from(At::Placeholder(descriptor), path));
+    } else {
+        descriptions::real(descriptor); // no directory
+        if let Some(inode) = inode_of(settings, descriptor) {
+            let at = if inode == settings.mount.root { At::Root } else { At::Directory(descriptor, inode) };
+            return Some(from(at, path));
+        }
     }
-    through(settings, descriptor, path).map(|rest| from(libc::AT_FDCWD, None, rest))
+    through(settings, descriptor, path).map(|rest| from(At::Root, rest))
 }
 
 /// The inode where a relative path begins; none if that is elsewhere.

@@ -2,6 +2,7 @@
 
 mod attributes;
 mod changes;
+mod copies;
 mod credentials;
 mod data;
 mod descriptors;
@@ -10,6 +11,7 @@ mod names;
 mod open;
 mod placeholders;
 mod real;
+mod streams;
 
 use std::ffi::c_int;
 
@@ -56,7 +58,9 @@ unsafe fn watching((directory, path): Named) {
         settings.mount.inode(directory, c"").is_some()
     } else {
         // SAFETY: the caller's text.
-        unsafe { start::of(settings, directory, path) }.is_some()
+        let is_here = unsafe { start::of(settings, directory, path) }.is_some();
+        descriptions::real(directory);
+        is_here
     };
     if is_here {
         sandboxed();

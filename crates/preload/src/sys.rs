@@ -94,6 +94,18 @@ pub(crate) fn path_of(descriptor: c_int, into: &mut [u8]) -> Option<&[u8]> {
     link_target(CStr::from_bytes_until_nul(&name).ok()?, into)
 }
 
+/// The first bytes of a file of the kernel's; none if it cannot be read.
+pub(crate) fn head_of<'b>(path: &CStr, into: &'b mut [u8]) -> Option<&'b [u8]> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    // SAFETY: the path ends with NUL.
+    let descriptor = unsafe { call(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0, 0]) };
+    let descriptor = usize::try_from(descriptor).ok()?;
+    // SAFETY: the kernel writes into the buffer, whose length it is told.
+    let read = unsafe { call(libc::SYS_read, [descriptor, into.as_mut_ptr() as usize, into.len(), 0, 0]) };
+    close(descriptor as c_int);
+    usize::try_from(read).ok().map(|length| &into[..length])
+}
+
 /// The flags of an open file description; none if the number is no descriptor.
 pub(crate) fn file_flags(descriptor: c_int) -> Option<c_int> {
     // SAFETY: a plain call.

@@ -39,7 +39,7 @@ mod text;
 pub use answer::{Crossed, Outcome, Why};
 pub use greeting::{GREETING_BYTES, Hello, HelloError, Reception, Refusal, Welcome, ZonePlace};
 pub use lent::{LENT_RANGE_BYTES, LENT_RANGES_MAX, LENT_WINDOW_BYTES, LentRange, MAPPED_RANGES_MAX};
-pub use listing::{EntryWriter, Listed, Listing};
+pub use listing::{EntryWriter, LISTED_BYTES_MAX, Listed, Listing};
 pub use number::Number;
 pub use operation::{Handle, Offset, Operation, Place, Subject, TimeToSet, Unless, Whence};
 pub use space::{SPACE_BYTES, Space};

@@ -6,6 +6,9 @@ use crate::Malformed;
 const HEAD_BYTES: usize = 24;
 const NAME_BYTES_MAX: usize = 255;
 
+/// Most bytes of an entry: a listing that leaves room for one more has reached the end, unless it is empty for want of room.
+pub const LISTED_BYTES_MAX: usize = (HEAD_BYTES + NAME_BYTES_MAX).next_multiple_of(8);
+
 /// An entry of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listed<'a> {

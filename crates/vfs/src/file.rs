@@ -97,7 +97,7 @@ impl OpenFile {
     /// keeps of the others.
     ///
     /// # Errors
-    /// `EBADF` for what can neither be read nor written, `EINVAL` for what is no regular file.
+    /// `EBADF` for what can neither be read nor written, `EINVAL` for what is neither a regular file nor a directory.
     pub fn flags_to_reopen(&self) -> Result<i32> {
         let access = match (self.rights.read, self.rights.write) {
             (true, true) => libc::O_RDWR,
@@ -105,10 +105,12 @@ impl OpenFile {
             (false, true) => libc::O_WRONLY,
             (false, false) => return Err(Errno::BADF.into()),
         };
-        if self.kind != file_type::REGULAR {
-            return Err(Errno::INVAL.into());
-        }
-        Ok(access | self.flags() & (SETTABLE.cast_signed() | libc::O_SYNC))
+        let kind = match self.kind {
+            file_type::REGULAR => 0,
+            file_type::DIRECTORY => libc::O_DIRECTORY,
+            _ => return Err(Errno::INVAL.into()),
+        };
+        Ok(access | kind | self.flags() & (SETTABLE.cast_signed() | libc::O_SYNC))
     }
 
     /// What fstat(2) shows.

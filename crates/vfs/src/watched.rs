@@ -15,6 +15,10 @@ use crate::{Refused, Vfs};
 /// Most inodes that one call concerns: both directories of a rename, the file, and the one that it replaces.
 type Concerned = [Option<InodeNumber>; 4];
 
+fn is_opened_here(kind: u16) -> bool {
+    matches!(kind, file_type::REGULAR | file_type::DIRECTORY)
+}
+
 impl Vfs {
     /// Hands a call back that concerns something watched. Asked before anything has changed.
     fn leaves(&self, process: &Process, concerned: Concerned) -> Result<()> {
@@ -35,13 +39,13 @@ impl Vfs {
         self.leaves(process, [Some(file.inode()), file.parent(), None, None])
     }
 
-    /// The end of an open file that was open for writing. It is handed back once: who then has a descriptor of the kernel closed for it, ends
+    /// The end of an open file that could be read or written. It is handed back once: who then has a descriptor of the kernel closed for it, ends
     /// the file afterwards.
     ///
     /// # Errors
     /// [`Why::Watched`]; `WouldWait`.
     pub fn leaves_watched_end(&self, process: &Process, file: &OpenFile) -> Result<()> {
-        if file.kind() != file_type::REGULAR || file.must_write().is_err() || file.end_is_told() {
+        if !is_opened_here(file.kind()) || file.must_read().or(file.must_write()).is_err() || file.end_is_told() {
             return Ok(());
         }
         let left = self.leaves_watched_file(process, file);
@@ -56,9 +60,9 @@ impl Vfs {
         self.leaves(process, [Some(node.number()), node.parent, None, None])
     }
 
-    /// The opening of what was found. Directories and special files are not opened here for what they contain.
+    /// The opening of what was found. Special files are not opened here for what they contain.
     pub(crate) fn leaves_watched_opening(&self, process: &Process, node: &Node<'_>) -> Result<()> {
-        if kind(&node.attributes) == file_type::REGULAR { self.leaves_watched_node(process, node) } else { Ok(()) }
+        if is_opened_here(kind(&node.attributes)) { self.leaves_watched_node(process, node) } else { Ok(()) }
     }
 
     /// A new name in a directory, and the file that gets it if there is one already.

@@ -196,7 +196,7 @@ unsafe fn by_placeholder(transfer: Transfer, descriptor: c_int, parts: *const li
     // SAFETY: the caller's memory.
     let done = descriptions::by(call, descriptor, |open| unsafe {
         match transfer {
-            Transfer::Read => parts.read_from(&open.file, from, Unless::default()),
+            Transfer::Read => parts.read_from(&open.file, from, open.reads()?),
             Transfer::Write => parts.write_to(&open.file, from, Unless::default()),
         }
     })?;

@@ -84,6 +84,13 @@ interpose! {
         }
     }
 
+    fn dup(old: c_int) -> c_int, |next| {
+        duplicated(old, [libc::SYS_dup as usize, 0, 0]).unwrap_or_else(|| {
+            descriptions::real(old);
+            next()
+        })
+    }
+
     fn dup2(old: c_int, new: c_int) -> c_int, |next| {
         if is_ours(old) {
             return no_descriptor();
@@ -112,9 +119,17 @@ interpose! {
         next()
     }
 
-    fn fcntl(descriptor: c_int, command: c_int, argument: c_long) -> c_int, |next| { before_control(descriptor, command); next() }
-    fn fcntl64(descriptor: c_int, command: c_int, argument: c_long) -> c_int, |next| { before_control(descriptor, command); next() }
-    fn __fcntl(descriptor: c_int, command: c_int, argument: c_long) -> c_int, |next| { before_control(descriptor, command); next() }
+    fn fcntl(descriptor: c_int, command: c_int, argument: c_long) -> c_int, |next| {
+        controlled(descriptor, command, argument).unwrap_or_else(next)
+    }
+
+    fn fcntl64(descriptor: c_int, command: c_int, argument: c_long) -> c_int, |next| {
+        controlled(descriptor, command, argument).unwrap_or_else(next)
+    }
+
+    fn __fcntl(descriptor: c_int, command: c_int, argument: c_long) -> c_int, |next| {
+        controlled(descriptor, command, argument).unwrap_or_else(next)
+    }
 
     fn syscall(
         number: c_long, first: c_long, second: c_long, third: c_long, fourth: c_long, fifth: c_long, sixth: c_long
@@ -153,6 +168,24 @@ interpose! {
         }
         next()
     }
+}
+
+/// A directory's number gets another one, by a call of the kernel with its further arguments.
+fn duplicated(old: c_int, [number, command, least]: [usize; 3]) -> Option<c_int> {
+    // SAFETY: a call on descriptors.
+    let copy = descriptions::share(old, || unsafe { sys::call(number as c_long, [old as usize, command, least, 0, 0]) })?;
+    Some(copy.unwrap_or_else(|error| super::refused(error) as c_int))
+}
+
+/// fcntl(2) of a placeholder; none if the kernel does it, before which the descriptor is what it needs.
+fn controlled(descriptor: c_int, command: c_int, argument: c_long) -> Option<c_int> {
+    if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC)
+        && let Some(copy) = duplicated(descriptor, [libc::SYS_fcntl as usize, command as usize, argument as usize])
+    {
+        return Some(copy);
+    }
+    before_control(descriptor, command);
+    None
 }
 
 /// Before fcntl(2): what a placeholder has of its own are the flags of the descriptor. Whoever locks a file has nothing else open of it but real

@@ -134,7 +134,10 @@ interpose! {
             match flags {
                 0 => unlink_by_door(named),
                 libc::AT_REMOVEDIR => rmdir_by_door(named),
-                _ => None,
+                _ => {
+                    leave_to_kernel(Call::Unlink, named);
+                    None
+                }
             }
         };
         done.unwrap_or_else(next)

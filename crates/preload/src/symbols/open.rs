@@ -9,7 +9,7 @@ use tandemfs_client::{Errno, Error, Start, Tree};
 
 use super::{HERE, refused};
 use crate::call::{Kind, Named, by_path_or_not, leave_to_kernel_because};
-use crate::descriptions;
+use crate::descriptions::{self, Opening};
 use crate::door::Door;
 use crate::mutant::{Mutant, on};
 use crate::next::interpose;
@@ -18,7 +18,7 @@ use crate::{settings, start};
 
 /// O_LARGEFILE as the kernel knows it; libc's is nothing on 64-bit machines.
 const LARGE_FILE: c_int = if cfg!(target_arch = "aarch64") { 0o400_000 } else { 0o100_000 };
-/// Flags of open(2) that a placeholder can have. The others are the kernel's: O_DIRECT, O_DIRECTORY, O_PATH, O_TMPFILE, O_ASYNC, O_NOATIME.
+/// Flags of open(2) that a placeholder can have. The others are the kernel's: O_DIRECT, O_PATH, O_TMPFILE, O_ASYNC, O_NOATIME.
 const FLAGS: c_int = libc::O_ACCMODE
     | libc::O_CREAT
     | libc::O_EXCL
@@ -26,6 +26,7 @@ const FLAGS: c_int = libc::O_ACCMODE
     | libc::O_APPEND
     | libc::O_CLOEXEC
     | libc::O_NOFOLLOW
+    | libc::O_DIRECTORY
     | libc::O_NOCTTY
     | libc::O_NONBLOCK
     | libc::O_SYNC
@@ -34,28 +35,30 @@ const FLAGS: c_int = libc::O_ACCMODE
 const EXECUTE: u32 = 0o111;
 /// Those of the owner to read and to write.
 const OWN: u32 = 0o600;
+/// Largest file that is read by the door when it is opened to be read alone ([PRL10] of `lib.rs`).
+const READ_BYTES_MAX: u64 = 1 << 20;
 
 fn is_served(flags: c_int, mode: libc::mode_t) -> bool {
     let truncates_unwritten = flags & libc::O_TRUNC != 0 && flags & libc::O_ACCMODE == libc::O_RDONLY;
     // A call that may make a file can be left to the mount afterwards only if who has made it may open it again.
     let makes_what_is_closed = flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT && mode & (OWN | EXECUTE) != OWN;
-    flags & !FLAGS == 0 && flags & libc::O_ACCMODE != libc::O_ACCMODE && !truncates_unwritten && !makes_what_is_closed
+    // O_TMPFILE has the bit of O_DIRECTORY.
+    let makes_directory = flags & (libc::O_CREAT | libc::O_DIRECTORY) == libc::O_CREAT | libc::O_DIRECTORY;
+    flags & !FLAGS == 0 && !makes_directory && flags & libc::O_ACCMODE != libc::O_ACCMODE && !truncates_unwritten && !makes_what_is_closed
 }
 
 /// openat(2) by the door; none if the mount has to do it.
 ///
 /// # Safety
 /// As openat(2)'s.
-unsafe fn open_by_door(named: Named, flags: c_int, mode: libc::mode_t) -> Option<c_int> {
+pub(super) unsafe fn open_by_door(named: Named, flags: c_int, mode: libc::mode_t) -> Option<c_int> {
     let settings = settings::get().filter(|settings| settings.placeholders)?;
     let changes = flags & (libc::O_CREAT | libc::O_TRUNC) != 0;
     let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
-    // [PRL10]
-    let only_reads = !changes && !writes && settings.calls_before != 0;
-    if !is_served(flags, mode) || only_reads {
-        let why = if only_reads { Way::Pages } else { Way::Arguments };
+    let is_read_seldom = !changes && !writes && settings.calls_before != 0;
+    if !is_served(flags, mode) {
         // SAFETY: the caller's path. If it names a placeholder, that becomes real.
-        unsafe { leave_to_kernel_because(why, Call::Open, named) };
+        unsafe { leave_to_kernel_because(Way::Arguments, Call::Open, named) };
         return None;
     }
     if let Err(why) = descriptions::may_try(settings.calls_before == 0) {
@@ -83,11 +86,17 @@ unsafe fn open_by_door(named: Named, flags: c_int, mode: libc::mode_t) -> Option
             Err(Error::Errno(Errno::MFILE | Errno::NOMEM | Errno::NOSPC)) => return Err(Way::NoMemory),
             Err(error) => return Ok(Err(error)),
         };
-        if found.mode & libc::S_IFMT != libc::S_IFREG {
+        let kind = found.mode & libc::S_IFMT;
+        let is_directory = kind == libc::S_IFDIR && !changes && !writes;
+        if kind != libc::S_IFREG && !is_directory {
             return Err(Way::NotRegular);
         }
+        // [PRL10]
+        if is_read_seldom && !is_directory && found.size_bytes > READ_BYTES_MAX {
+            return Err(Way::Pages);
+        }
         // [PRL15]
-        if writes && found.mode & EXECUTE != 0 && !must_be_new && !on(Mutant::ProgramsWritten) {
+        if writes && kind == libc::S_IFREG && found.mode & EXECUTE != 0 && !must_be_new && !on(Mutant::ProgramsWritten) {
             return Err(Way::Executable);
         }
         // [PRL14]
@@ -101,7 +110,8 @@ unsafe fn open_by_door(named: Named, flags: c_int, mode: libc::mode_t) -> Option
         }
         // SAFETY: the caller's path, which is none of a call that came here without one.
         let place = (named.0, unsafe { CStr::from_ptr(named.1) });
-        Ok(Ok(descriptions::add(number, (file, Arc::clone(door)), (found.node, flags), place, moment)))
+        let opening = Opening { inode: found.node, flags, is_directory, is_read_seldom: is_read_seldom && !is_directory };
+        Ok(Ok(descriptions::add(number, (file, Arc::clone(door)), opening, place, moment)))
     };
     // SAFETY: the caller's path.
     let opened = unsafe { by_path_or_not(Call::Open, kind, named, work) }?;
@@ -187,7 +197,8 @@ mod tests {
         let new = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
         assert!(is_served(new | libc::O_CLOEXEC | libc::O_APPEND | libc::O_DSYNC, 0o400) && is_served(new, 0o755));
         assert!(is_served(CREATES, 0o644) && is_served(libc::O_RDONLY | LARGE_FILE, 0));
-        for flags in [libc::O_DIRECT, libc::O_PATH, libc::O_DIRECTORY, libc::O_TMPFILE | libc::O_RDWR, libc::O_ACCMODE, libc::O_TRUNC] {
+        for flags in [libc::O_DIRECT, libc::O_PATH, libc::O_DIRECTORY | new, libc::O_TMPFILE | libc::O_RDWR, libc::O_ACCMODE, libc::O_TRUNC]
+        {
             assert!(!is_served(flags, 0o600), "{flags:#o}");
         }
         assert!([0o755, 0o400, 0o200, 0].iter().all(|mode| !is_served(CREATES, *mode)));

@@ -9,7 +9,7 @@ use super::attributes::{STAT_VERSION, fill};
 use super::changes::{of_timespec, two};
 use super::data::{Limits, Parts};
 use super::descriptors::before_request;
-use super::{refused, returned};
+use super::{copies, refused, returned};
 use crate::descriptions::{self, Description};
 use crate::next::interpose;
 use crate::report::Call;
@@ -31,7 +31,7 @@ unsafe fn read_next(descriptor: c_int, parts: *const libc::iovec, count: c_int) 
     };
     let done = descriptions::by_offset(Call::ReadNext, descriptor, |open, offset| {
         // SAFETY: the caller's memory.
-        let done = unsafe { parts.read_from(&open.file, offset, Unless::default()) }?;
+        let done = unsafe { parts.read_from(&open.file, offset, open.reads()?) }?;
         Ok((done, offset + done as u64))
     })?;
     Some(done.map_or_else(refused, |bytes| bytes as isize))
@@ -51,7 +51,7 @@ unsafe fn write_next(descriptor: c_int, parts: *const libc::iovec, count: c_int)
     let done = descriptions::by_offset(Call::WriteNext, descriptor, |open, offset| {
         // SAFETY: the caller's memory.
         unsafe {
-            match open.appends {
+            match open.appends() {
                 true => parts.append_to(&open.file),
                 false => parts.write_to(&open.file, offset, Unless::default()).map(|done| (done, offset + done as u64)),
             }
@@ -70,6 +70,7 @@ unsafe fn read_one(descriptor: c_int, into: *mut c_void, count: usize) -> Option
 
 fn seek(descriptor: c_int, offset: i64, whence: c_int) -> Option<i64> {
     let sought = descriptions::by_offset(Call::Seek, descriptor, |open, from| {
+        open.must_be_a_file()?;
         let relative = |base: u64| base.checked_add_signed(offset).filter(|to| i64::try_from(*to).is_ok()).ok_or(Errno::INVAL);
         let start = u64::try_from(offset);
         let to = match whence {
@@ -198,6 +199,11 @@ interpose! {
     fn ioctl(descriptor: c_int, request: libc::c_ulong, argument: *mut c_void) -> c_int, |next| {
         if request == libc::TCGETS
             && let Some(error) = is_no_terminal(descriptor)
+        {
+            return refused(error) as c_int;
+        }
+        if request == libc::FICLONE
+            && let Some(error) = copies::is_not_cloned(descriptor, argument as c_int)
         {
             return refused(error) as c_int;
         }

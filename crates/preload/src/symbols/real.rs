@@ -221,7 +221,6 @@ macro_rules! before {
 before! {
     // One descriptor.
     fdopen: these::<0b1>;
-    dup: these::<0b1>;
     flock: these::<0b1>;
     ttyname: these::<0b1>;
     ttyname_r: these::<0b1>;
@@ -245,14 +244,17 @@ before! {
     fstatvfs: these::<0b1>;
     fstatvfs64: these::<0b1>;
     fpathconf: these::<0b1>;
-    fgetxattr: these::<0b1>;
-    fsetxattr: these::<0b1>;
-    flistxattr: these::<0b1>;
-    fremovexattr: these::<0b1>;
     futimes: these::<0b1>;
     fchdir: these::<0b1>;
-    fdopendir: these::<0b1>;
     getdents64: these::<0b1>;
+    getdirentries: these::<0b1>;
+    getdirentries64: these::<0b1>;
+    mknodat: these::<0b1>;
+    mkfifoat: these::<0b1>;
+    __xmknodat: these::<0b10>;
+    scandirat: these::<0b1>;
+    scandirat64: these::<0b1>;
+    quotactl_fd: these::<0b1>;
     name_to_handle_at: these::<0b1>;
     dprintf: these::<0b1>;
     vdprintf: these::<0b1>;
@@ -306,7 +308,6 @@ before! {
     sendfile: used_by_kernel::<0b11>;
     sendfile64: used_by_kernel::<0b11>;
     splice: used_by_kernel::<0b101>;
-    copy_file_range: used_by_kernel::<0b101>;
     // Several.
     poll: polled;
     __poll: polled;
@@ -354,7 +355,6 @@ before! {
     fopen64: path;
     freopen: path;
     freopen64: path;
-    opendir: path;
     realpath: path;
     __realpath_chk: path;
     canonicalize_file_name: path;
