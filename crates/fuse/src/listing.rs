@@ -1,7 +1,7 @@
 //! READDIR and READDIRPLUS: names, without and with the attributes of their inodes.
 
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::Error;
+use tandemfs_fs::{Error, Result};
 use tandemfs_wire::{Directory, Reply};
 
 use crate::attributes::{bare_entry, inode};
@@ -14,8 +14,10 @@ impl Door {
     /// Lists names.
     pub(crate) fn readdir(&self, node: u64, cookie: u64, size: u32, reply: Reply<'_>) {
         let mut list = reply.directory(size);
-        let result = self.fs.read_directory(inode(node), cookie, &mut |entry| {
-            list.add(entry.name, entry.inode.get(), entry.file_type.into(), entry.cookie)
+        let result = self.is_there(node).and_then(|()| {
+            self.fs.read_directory(inode(node), cookie, &mut |entry| {
+                list.add(entry.name, entry.inode.get(), entry.file_type.into(), entry.cookie)
+            })
         });
         match result {
             // What was listed before the damage is sent; the error occurs again with the next request.
@@ -27,14 +29,20 @@ impl Door {
     /// Lists names with attributes.
     pub(crate) fn readdirplus(&self, node: u64, cookie: u64, size: u32, reply: Reply<'_>) {
         let mut list = reply.directory(size);
-        match self.fill(node, cookie, &mut list) {
+        match self.is_there(node).and_then(|()| self.fill(node, cookie, &mut list)) {
             Ok(()) => list.send(),
             Err(error) => list.error(self.failed("readdirplus", node, &error)),
         }
     }
 
+    /// A directory that was removed has no entries. The kernel knows that of those that it removed itself, and not of those that clients of the
+    /// direct door did.
+    fn is_there(&self, node: u64) -> Result<()> {
+        if self.fs.attributes(inode(node))?.nlink == 0 { Err(Error::NotFound) } else { Ok(()) }
+    }
+
     /// Fills a list. The directory is not locked while attributes are read.
-    fn fill(&self, node: u64, mut cookie: u64, list: &mut Directory<'_>) -> tandemfs_fs::Result<()> {
+    fn fill(&self, node: u64, mut cookie: u64, list: &mut Directory<'_>) -> Result<()> {
         let mut entries: Vec<(InodeNumber, u8, u64, Vec<u8>)> = Vec::with_capacity(ENTRIES_AT_A_TIME);
         loop {
             entries.clear();

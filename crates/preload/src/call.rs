@@ -72,10 +72,7 @@ pub(crate) unsafe fn by_path_or_not<T>(
         let place = Place::of(inside, settings, &begun)?;
         work(inside.door(), place.start(inside), begun.path)
     });
-    if done.is_none() {
-        descriptions::real(descriptor);
-    }
-    done
+    done.or_else(|| descriptions::real_directory(descriptor).map(Err))
 }
 
 /// As [`by_path`], with two paths, for work that may leave the call to the mount.
@@ -98,10 +95,7 @@ pub(crate) unsafe fn by_paths<T>(
             work((old.start(inside), from.path), (new.start(inside), to.path))
         })
     });
-    if done.is_none() {
-        [first.0, second.0].into_iter().for_each(descriptions::real);
-    }
-    done
+    done.or_else(|| [first.0, second.0].into_iter().find_map(descriptions::real_directory).map(Err))
 }
 
 /// Counts a call on the mount whose arguments are left to the kernel.

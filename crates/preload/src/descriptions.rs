@@ -336,6 +336,20 @@ pub(crate) fn directory(number: c_int) -> Option<Arc<Description>> {
     description(number).filter(|description| description.is_directory)
 }
 
+/// Whether there may be placeholders of directories.
+pub(crate) fn has_directories() -> bool {
+    are_there() && numbers(0, u32::MAX).any(is_directory)
+}
+
+/// What is open of a directory becomes real; inside.
+pub(crate) fn directory_becomes_real(inode: u64) {
+    for number in numbers(0, u32::MAX).filter(|number| is_directory(*number)) {
+        if description(number).is_some_and(|description| description.inode == inode) {
+            counted(become_real(number), Way::RemovedDirectory);
+        }
+    }
+}
+
 /// Whether a number may be a placeholder of a directory.
 #[inline]
 pub(crate) fn is_directory(number: c_int) -> bool {
@@ -570,6 +584,17 @@ pub(crate) fn real(number: c_int) {
     {
         counted(become_real(number), Way::KernelNeeded);
     }
+}
+
+/// A directory becomes real for a call that begins there; the error if that is impossible.
+pub(crate) fn real_directory(number: c_int) -> Option<Errno> {
+    if !is_directory(number) {
+        return None;
+    }
+    let _within = Within::enter()?;
+    let becomes = become_real(number);
+    counted(becomes, Way::KernelNeeded);
+    becomes.err()
 }
 
 /// The kernel has more of a file than bytes: what this process has open of it becomes real, and the file is the mount's from now on ([PRL14]).

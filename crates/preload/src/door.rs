@@ -208,13 +208,15 @@ pub(crate) fn passed() {
 
 fn door(settings: &'static Settings) -> Result<Arc<Door>, Way> {
     // Threads that are served do not wait for each other.
-    if let State::Open(door) = &*STATE.read().unwrap_or_else(PoisonError::into_inner) {
-        return Ok(Arc::clone(door));
-    }
-    let mut state = state();
+    let served = STATE.read().unwrap_or_else(PoisonError::into_inner);
     if on(Mutant::ForkInside) {
         (0..20).for_each(|_| sys::pause()); // a fork meets who holds this
     }
+    if let State::Open(door) = &*served {
+        return Ok(Arc::clone(door));
+    }
+    drop(served);
+    let mut state = state();
     match &*state {
         State::Open(door) => return Ok(Arc::clone(door)),
         State::Without => return Err(Way::NoConnection),

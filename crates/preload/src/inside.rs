@@ -55,7 +55,12 @@ impl Inside {
         let errno = sys::errno();
         let before = if on(Mutant::SignalsTaken) { Signals::of_thread() } else { Signals::ALL.set() };
         match door::enter(settings) {
-            Ok(door) => Ok(Self { door: Some(door), before, errno }),
+            Ok(door) => {
+                if on(Mutant::SignalsTaken) {
+                    sys::pause(); // one comes
+                }
+                Ok(Self { door: Some(door), before, errno })
+            }
             Err(way) => {
                 before.set();
                 sys::set_errno(errno);

@@ -1,6 +1,7 @@
 /* A program of libc, for `tests/run.rs`: what it prints, and how it ends, must not depend on the way that its calls go.
    client WHAT DIRECTORY */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -15,6 +16,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -296,6 +298,12 @@ static void structures(void) {
 static sigjmp_buf back;
 static volatile sig_atomic_t taken;
 
+/* The next signal comes so long behind the handler, also on a machine where that is slow. */
+static void next_signal(void) {
+    struct itimerval timer = {{0, 0}, {0, 700}};
+    if (setitimer(ITIMER_REAL, &timer, NULL)) _exit(6);
+}
+
 static void handler(int number) {
     (void)number;
     struct stat found;
@@ -303,6 +311,7 @@ static void handler(int number) {
     char buffer[100];
     if (stat("file", &found) || mkdir("by_handler", 0700) || rmdir("by_handler") || readlink("link", buffer, sizeof buffer) != 4) _exit(3);
     errno = before;
+    next_signal();
     if (++taken % 3 == 0) siglongjmp(back, 1);
 }
 
@@ -313,8 +322,7 @@ static void signals(void) {
     CHECK(sigaction(SIGALRM, &action, NULL) == 0);
     volatile int rounds = 0, jumps = 0;
     if (sigsetjmp(back, 1)) jumps++;
-    struct itimerval timer = {{0, 700}, {0, 700}};
-    CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
+    next_signal();
     struct stat found;
     while (taken < 300) {
         rounds++;
@@ -323,8 +331,8 @@ static void signals(void) {
         rename("a", "b"), rename("b", "a");
         if (readlink("link", buffer, sizeof buffer) != 4 || listxattr("file", buffer, sizeof buffer) != 7) _exit(5);
     }
-    memset(&timer, 0, sizeof timer);
-    CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0 && jumps > 0);
+    struct itimerval none = {{0, 0}, {0, 0}};
+    CHECK(setitimer(ITIMER_REAL, &none, NULL) == 0 && jumps > 0);
     for (int number = 0; number < 100; number++) CHECK(stat("file", &found) == 0);
 }
 
@@ -1168,12 +1176,295 @@ static void programs(void) {
     SAY(sum_of("program"));
 }
 
+/* Names of a stream from where it is, sorted; how many. */
+static int by_text(const void *one, const void *two) { return strcmp(*(char *const *)one, *(char *const *)two); }
+
+static void list(DIR *stream, const char *what) {
+    char *names[256];
+    int count = 0;
+    struct dirent *entry;
+    errno = 0;
+    while ((entry = readdir(stream)) && count < 256) {
+        struct stat found;
+        CHECK(entry->d_reclen >= offsetof(struct dirent, d_name) + strlen(entry->d_name) + 1 && telldir(stream) == entry->d_off);
+        CHECK(fstatat(dirfd(stream), entry->d_name, &found, AT_SYMLINK_NOFOLLOW) != 0 || !strcmp(entry->d_name, "..") || found.st_ino == entry->d_ino);
+        CHECK((names[count++] = strdup(entry->d_name)));
+    }
+    printf("%s: %d entries, errno %d:", what, count, errno);
+    qsort(names, count, sizeof *names, by_text);
+    for (int number = 0; number < count; number++) {
+        if (number < 4) printf(" %s", names[number]);
+        free(names[number]);
+    }
+    printf("\n");
+}
+
+/* A directory is opened anew, since a call that the door does not serve makes a descriptor the kernel's for good. */
+static int again(int before, const char *path) {
+    int opened = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    CHECK(opened >= 0 && close(before) == 0);
+    return opened;
+}
+
+/* Descriptors and streams of directories, by every call that takes one. */
+static void directories(void) {
+    char name[300], text[PATH_MAX];
+    struct stat found, other;
+    struct dirent copy, *listed;
+    CHECK(mkdir(in("tree"), 0755) == 0 && mkdir(in("tree/sub"), 0755) == 0 && mkdir(in("empty"), 0755) == 0);
+    for (int number = 0; number < 200; number++) {
+        snprintf(name, sizeof name, "tree/file-%03d", number);
+        touch(name);
+    }
+    memset(name, 'n', 255);
+    name[255] = 0;
+    int tree = open(in("tree"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    CHECK(tree >= 0);
+    int made = openat(tree, name, O_CREAT | O_RDWR | O_EXCL, 0600);
+    CHECK(made >= 0 && write(made, "12345", 5) == 5 && close(made) == 0);
+    /* What a descriptor of a directory answers. */
+    SAY(read(tree, text, 9));
+    SAY(pread(tree, text, 9, 0));
+    SAY(write(tree, text, 9));
+    SAY(ftruncate(tree, 0));
+    SAY(fallocate(tree, 0, 0, 9));
+    SAY(fsync(tree));
+    SAY(fdatasync(tree));
+    SAY(posix_fadvise(tree, 0, 0, POSIX_FADV_NORMAL));
+    SAY(isatty(tree));
+    SAY(fcntl(tree, F_GETFD));
+    SAY(fchmod(tree, 0700));
+    SAY(fstat(tree, &found));
+    SAY(found.st_mode);
+    SAY(fsetxattr(tree, "user.a", "value", 5, 0));
+    SAY(fgetxattr(tree, "user.a", text, 9));
+    SAY(fgetxattr(tree, "user.a", text, 2));
+    SAY(fgetxattr(tree, "security.selinux", text, 9));
+    SAY(flistxattr(tree, text, sizeof text));
+    SAY(fremovexattr(tree, "user.a"));
+    SAY(fremovexattr(tree, "user.a"));
+    /* Names below it. */
+    SAY(mkdirat(tree, "a", 0755));
+    SAY(mkdirat(tree, "a", 0755));
+    SAY(mknodat(tree, "node", S_IFREG | 0600, 0));
+    SAY(mkfifoat(tree, "pipe", 0600));
+    tree = again(tree, in("tree"));
+    SAY(symlinkat("file-001", tree, "link"));
+    SAY(readlinkat(tree, "link", text, sizeof text));
+    SAY(linkat(tree, "file-002", tree, "a/two", 0));
+    SAY(linkat(tree, "link", tree, "a/three", AT_SYMLINK_FOLLOW));
+    SAY(faccessat(tree, "a/two", R_OK, 0));
+    SAY(faccessat(tree, "a/two", X_OK, 0));
+    SAY(fchmodat(tree, "a/two", 0640, 0));
+    SAY(fchownat(tree, "a/two", -1, -1, 0));
+    SAY(utimensat(tree, "a/two", NULL, 0));
+    SAY(fstatat(tree, "a/two", &other, 0));
+    SAY(other.st_mode);
+    SAY(fstatat(tree, "", &other, AT_EMPTY_PATH));
+    SAY(other.st_ino == found.st_ino && other.st_dev == found.st_dev);
+    SAY(fstatat(tree, "..", &other, 0));
+    SAY(fstatat(tree, "a/../../tree/a", &other, 0));
+    SAY(fstatat(tree, "../../../../../../../../../../../../../proc", &other, 0));
+    SAY(fstatat(tree, "/proc", &other, 0));
+    SAY(fstatat(tree, "file-001/", &other, 0));
+    SAY(renameat(tree, "a/two", tree, "four"));
+    SAY(renameat2(tree, "four", tree, "file-003", RENAME_NOREPLACE));
+    SAY(renameat2(tree, "four", tree, "file-003", RENAME_EXCHANGE));
+    SAY(renameat(tree, "a", tree, "b"));
+    SAY(unlinkat(tree, "b", 0));
+    SAY(unlinkat(tree, "b", AT_REMOVEDIR));
+    SAY(unlinkat(tree, "b/three", 0));
+    SAY(unlinkat(tree, "b", AT_REMOVEDIR));
+    SAY(unlinkat(tree, "file-000", 0x8000));
+    SAY(unlinkat(tree, "pipe", 0));
+    tree = again(tree, in("tree"));
+    /* Numbers that share a description. */
+    int twice = dup(tree), thrice = fcntl(tree, F_DUPFD_CLOEXEC, 100), further = fcntl(twice, F_DUPFD, 5000);
+    SAY(twice > tree && thrice >= 100);
+    SAY(further >= 5000 || (further < 0 && errno == EINVAL));
+    SAY(fcntl(twice, F_GETFD));
+    SAY(fcntl(thrice, F_GETFD));
+    SAY(fstatat(twice, "node", &other, 0));
+    SAY(fstatat(thrice, "node", &other, 0));
+    SAY(lseek(twice, 0, SEEK_CUR));
+    SAY(close(twice));
+    SAY(fstatat(tree, "node", &other, 0));
+    SAY(fstatat(twice, "node", &other, 0));
+    SAY(fchdir(thrice));
+    SAY(stat("node", &other));
+    SAY(chdir(directory));
+    SAY(fstatat(tree, "node", &other, 0));
+    SAY(close(thrice));
+    tree = again(tree, in("tree"));
+    /* Streams. */
+    DIR *stream = fdopendir(tree);
+    CHECK(stream && dirfd(stream) == tree);
+    list(stream, "all");
+    list(stream, "behind the end");
+    rewinddir(stream);
+    list(stream, "again");
+    rewinddir(stream);
+    for (int number = 0; number < 7; number++) CHECK(readdir(stream));
+    long place = telldir(stream);
+    CHECK((listed = readdir(stream)));
+    snprintf(text, sizeof text, "%s", listed->d_name);
+    list(stream, "all but eight");
+    seekdir(stream, place);
+    CHECK(readdir64(stream));
+    seekdir(stream, place);
+    CHECK((listed = readdir(stream)) && !strcmp(listed->d_name, text));
+    list(stream, "all but eight");
+    rewinddir(stream);
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+    SAY(readdir_r(stream, &copy, &listed));
+    CHECK(listed == &copy);
+#pragma GCC diagnostic pop
+    list(stream, "all but one");
+    /* It becomes the kernel's in the middle. */
+    rewinddir(stream);
+    for (int number = 0; number < 50; number++) CHECK(readdir(stream));
+    SAY(fchdir(dirfd(stream)));
+    SAY(chdir(directory));
+    list(stream, "all but fifty");
+    rewinddir(stream);
+    list(stream, "by the kernel");
+    SAY(closedir(stream));
+    SAY(fcntl(tree, F_GETFD));
+    /* A child goes on in it, and so does its parent. */
+    CHECK((stream = opendir(in("tree"))));
+    for (int number = 0; number < 50; number++) CHECK(readdir(stream));
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        list(stream, "of a child");
+        fflush(stdout);
+        _exit(closedir(stream));
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    seekdir(stream, place);
+    list(stream, "of its parent");
+    SAY(closedir(stream));
+    /* Those that are none, and many. */
+    SAY(opendir(in("absent")) == NULL);
+    SAY(opendir(in("tree/node")) == NULL);
+    SAY(opendir("") == NULL);
+    SAY(fdopendir(-1) == NULL);
+    int file = open(in("tree/node"), O_RDWR);
+    SAY(fdopendir(file) == NULL);
+    SAY(openat(file, "x", O_RDONLY));
+    SAY(fstatat(file, "x", &other, 0));
+    SAY(close(file));
+    SAY(open(in("tree"), O_RDWR));
+    SAY(open(in("tree"), O_RDONLY | O_CREAT, 0600));
+    SAY(open(in("tree/node"), O_RDONLY | O_DIRECTORY));
+    SAY(open(in("tree/link"), O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
+    DIR *many[300];
+    for (int number = 0; number < 300; number++) CHECK((many[number] = opendir(in("empty"))));
+    list(many[0], "the first of many");
+    list(many[299], "the last of many");
+    for (int number = 0; number < 300; number++) CHECK(closedir(many[number]) == 0);
+    /* One whose directory is removed. */
+    CHECK((stream = opendir(in("empty"))) && rmdir(in("empty")) == 0);
+    list(stream, "removed");
+    SAY(fstatat(dirfd(stream), ".", &other, 0));
+    SAY(other.st_nlink);
+    SAY(openat(dirfd(stream), "x", O_CREAT | O_RDWR, 0600));
+    SAY(fstatat(dirfd(stream), "..", &other, 0));
+    SAY(closedir(stream));
+    /* What opens others by its path. */
+    struct dirent **names;
+    int count = scandir(in("tree"), &names, NULL, alphasort);
+    SAY(count);
+    while (count-- > 0) free(names[count]);
+    free(names);
+    int above = open(directory, O_RDONLY | O_DIRECTORY), deep = openat(above, "tree", O_RDONLY | O_DIRECTORY);
+    SAY(scandirat(above, "tree", &names, NULL, alphasort));
+    SAY(close(above));
+    file = openat(deep, "file-010", O_RDWR);
+    SAY(flock(file, LOCK_EX));
+    SAY(close(file));
+    SAY(fcntl(deep, F_GETFL) & (O_ACCMODE | O_DIRECTORY | O_APPEND | O_NONBLOCK));
+    SAY(flock(deep, LOCK_SH));
+    SAY(copy_file_range(deep, NULL, deep, NULL, 9, 0));
+    SAY(fstatat(deep, "node", &other, 0));
+    SAY(close(deep));
+}
+
+/* Bytes between files that are open in any way, and small files that are read alone. */
+static void copies(void) {
+    char bytes[40000], back[40000];
+    for (unsigned number = 0; number < sizeof bytes; number++) bytes[number] = (char)(number * 31 + number / 251);
+    int source = open(in("source"), O_RDWR | O_CREAT | O_EXCL, 0600), target = open(in("target"), O_RDWR | O_CREAT | O_EXCL, 0600);
+    SAY(copy_file_range(source, NULL, target, NULL, 100, 0));
+    CHECK(write(source, bytes, sizeof bytes) == sizeof bytes);
+    loff_t from = 100, to = 5000;
+    SAY(copy_file_range(source, &from, target, &to, 1000, 0));
+    SAY(from);
+    SAY(to);
+    SAY(lseek(source, 0, SEEK_CUR));
+    SAY(lseek(target, 0, SEEK_CUR));
+    CHECK(pread(target, back, sizeof back, 5000) == 1000 && !memcmp(back, bytes + 100, 1000));
+    SAY(lseek(source, 0, SEEK_SET));
+    long all = 0, done;
+    while ((done = copy_file_range(source, NULL, target, NULL, SSIZE_MAX & ~4095L, 0)) > 0) all += done;
+    SAY(all);
+    SAY(lseek(source, 0, SEEK_CUR));
+    SAY(lseek(target, 0, SEEK_CUR));
+    CHECK(pread(target, back, sizeof back, 0) == sizeof back && !memcmp(back, bytes, sizeof back));
+    from = 0, to = 10;
+    SAY(copy_file_range(source, &from, source, &to, 100, 0));
+    to = 50000;
+    SAY(copy_file_range(source, &from, source, &to, 100, 0));
+    from = -1;
+    SAY(copy_file_range(source, &from, target, &to, 100, 0));
+    from = 0, to = LONG_MAX - 50;
+    SAY(copy_file_range(source, &from, target, &to, 100, 0));
+    to = 0;
+    SAY(copy_file_range(source, &from, target, &to, 0, 0));
+    SAY(copy_file_range(source, &from, target, &to, 10, 1));
+    SAY(ioctl(target, FICLONE, source));
+    SAY(ioctl(target, FICLONE, target));
+    int reads = open(in("source"), O_RDONLY), writes = open(in("target"), O_WRONLY), appends = open(in("target"), O_WRONLY | O_APPEND);
+    SAY(copy_file_range(writes, NULL, target, NULL, 10, 0));
+    SAY(copy_file_range(source, NULL, reads, NULL, 10, 0));
+    SAY(copy_file_range(reads, NULL, appends, NULL, 10, 0));
+    SAY(ioctl(reads, FICLONE, source));
+    SAY(ioctl(appends, FICLONE, source));
+    SAY(copy_file_range(reads, NULL, writes, NULL, 10, 0));
+    SAY(ioctl(writes, FICLONE, reads));
+    /* More reads than go by the door. */
+    long sum = 0;
+    for (int number = 0; number < 200; number++) {
+        CHECK(pread(reads, back, 100, number * 100) == 100 && !memcmp(back, bytes + number * 100, 100));
+        CHECK(read(reads, back, 50) == 50 && !memcmp(back, bytes + 10 + number * 50, 50));
+        sum += back[0];
+    }
+    SAY(sum);
+    SAY(lseek(reads, 0, SEEK_CUR));
+    SAY(write(reads, "x", 1));
+    SAY(read(writes, back, 1));
+    CHECK(pwrite(source, "changed", 7, 300) == 7 && pread(reads, back, 7, 300) == 7);
+    SAY(memcmp(back, "changed", 7));
+    SAY(fsetxattr(reads, "user.of.reads", "1", 1, 0));
+    SAY(fgetxattr(writes, "user.of.reads", back, 9));
+    SAY(fgetxattr(reads, "user.of.reads", back, 9));
+    SAY(fgetxattr(reads, "security.capability", back, 9));
+    SAY(getxattr(in("source"), "security.capability", back, 9));
+    SAY(getxattr(in("source"), "security.selinux", back, 9));
+    SAY(getxattr(in("source"), "security.", back, 9));
+    SAY(setxattr(in("source"), "security.of.a.test", "2", 1, 0));
+    SAY(getxattr(in("source"), "security.of.a.test", back, 9));
+    SAY(close(source) + close(target) + close(reads) + close(writes) + close(appends));
+}
+
 int main(int count, char **words) {
     CHECK(count == 3 && realpath(words[2], directory) && chdir(directory) == 0);
     const struct { const char *name; void (*run)(void); } all[] = {
         {"calls", calls}, {"structures", structures}, {"signals", signals}, {"forks", forks}, {"closes", closes},
         {"ids", ids}, {"roots", roots}, {"data", data}, {"numbers", numbers},
-        {"together", together}, {"files", files}, {"others", others}, {"inherits", inherits}, {"own_calls", own_calls}, {"programs", programs}, {"sandbox", sandbox}, {"once", once}, {"gives_back", gives_back}, {"until_it_fails", until_it_fails},
+        {"together", together}, {"directories", directories}, {"copies", copies}, {"files", files}, {"others", others}, {"inherits", inherits}, {"own_calls", own_calls}, {"programs", programs}, {"sandbox", sandbox}, {"once", once}, {"gives_back", gives_back}, {"until_it_fails", until_it_fails},
     };
     for (unsigned number = 0; number < sizeof all / sizeof *all; number++)
         if (!strcmp(all[number].name, words[1])) { all[number].run(); printf("done\n"); return 0; }

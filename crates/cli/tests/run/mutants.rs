@@ -185,6 +185,16 @@ fn lost_offsets_are_caught() {
 }
 
 #[test]
+fn streams_that_begin_anew_are_caught() {
+    is_caught_with_placeholders("StreamRestarted", "directories");
+}
+
+#[test]
+fn numbers_that_stay_placeholders_alone_are_caught() {
+    is_caught_with_placeholders("SharedKept", "directories");
+}
+
+#[test]
 fn a_file_that_goes_both_ways_is_caught() {
     is_caught_with_placeholders("BothWays", "files");
 }

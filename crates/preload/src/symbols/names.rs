@@ -8,6 +8,7 @@ use tandemfs_client::{AtFlags, Attributes, Tree};
 
 use super::{HERE, refused, returned};
 use crate::call::{Kind, Named, by_path, by_path_and_door, by_paths, leave_to_kernel};
+use crate::descriptions;
 use crate::next::interpose;
 use crate::report::{Call, Way};
 
@@ -29,8 +30,10 @@ unsafe fn rmdir_by_door(named: Named) -> Option<c_int> {
     // SAFETY: the caller's path.
     let done = unsafe {
         by_path_and_door(Call::RemoveDirectory, Kind::Changes, named, |door, start, path| {
-            let is_kept = !door.directories().is_empty();
+            let is_kept = !door.directories().is_empty() || descriptions::has_directories();
             let victim = if is_kept { start.attributes_of_link(path).ok() } else { None };
+            // The kernel finds no directory that has no name any more, so it has it before.
+            victim.iter().for_each(|victim| descriptions::directory_becomes_real(victim.node));
             start.remove_directory(path)?;
             let _closed = victim.and_then(|victim| door.directories().give_up(victim.node));
             Ok(())

@@ -254,7 +254,6 @@ before! {
     __xmknodat: these::<0b10>;
     scandirat: these::<0b1>;
     scandirat64: these::<0b1>;
-    quotactl_fd: these::<0b1>;
     name_to_handle_at: these::<0b1>;
     dprintf: these::<0b1>;
     vdprintf: these::<0b1>;

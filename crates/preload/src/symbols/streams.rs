@@ -125,7 +125,12 @@ impl Stream {
             if std::mem::take(&mut self.is_at_end) {
                 return Ok(std::ptr::null_mut());
             }
-            self.fill()?;
+            match self.fill() {
+                Ok(()) => {}
+                // Of a removed directory, as libc.
+                Err(Errno::NOENT) => (self.end, self.is_at_end) = (0, false),
+                Err(error) => return Err(error),
+            }
             if self.end == 0 {
                 self.is_at_end = false;
                 return Ok(std::ptr::null_mut());
