@@ -220,6 +220,11 @@ impl AlignedSpace {
         self.units[unit].iter().map(|word| u64::from(word.count_zeros())).sum()
     }
 
+    /// Pages of the free blocks of a unit.
+    pub(super) fn free_in_blocks(&self, unit: usize) -> u64 {
+        free_block_count(&self.units[unit], self.each) * u64::from(self.each)
+    }
+
     /// Takes everything that is free.
     pub(super) fn take_all(&mut self) {
         self.set(0, self.units.len() as u64 * UNIT_PAGES);

@@ -18,7 +18,7 @@ use tandemfs_format::{LineAddress, UNIT_LINES};
 
 use super::data_area::TRANSIENT_DATA_LINES;
 use super::memory::MemoryAllocator;
-use super::scattered::is_scattered;
+use super::scattered::{SCATTERED_SHARE, about, is_scattered};
 use super::units::UnitOwner;
 use crate::mutant::{Mutant, on};
 use crate::sync::Mutex;
@@ -90,7 +90,8 @@ impl MemoryAllocator {
     /// Whether so much lies in holes that units of extents are to be emptied ([GA6]).
     pub(crate) fn is_scattered(&self) -> bool {
         let given_up_at = self.gathering.given_up_at.lock()[Use::Extents as usize];
-        is_scattered(self.extents.free_lines(), self.total_units * UNIT_LINES, given_up_at)
+        let most = (self.total_units / SCATTERED_SHARE + self.extents.pool_count()) * UNIT_LINES;
+        is_scattered(self.extents.free_lines(), most, given_up_at.map(|then| about(then, 8)))
     }
 
     /// Chooses units of extents that are emptied from now on, if so much lies in holes ([GA6]). Returns the number of lines that are in them.

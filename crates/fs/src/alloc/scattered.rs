@@ -6,15 +6,17 @@
 //!       that (by address is the best that was tried; the fullest unit first is worse). So when more than 1/[`SCATTERED_SHARE`] of the zone
 //!       lies in holes, the emptiest units are emptied.
 //! [SC2] Only units of which a quarter or more is free are emptied, so at most 3 B move for each byte that becomes aligned; and only if holes
-//!       of other units have room for twice what moves, since rows do not fit into each of them. At most [`MOVED_SECTORS_MAX`] are moved by a
+//!       of other units have whole blocks for it and a quarter more: ends of files lie in rests of blocks, where no block fits. At most [`MOVED_SECTORS_MAX`] are moved by a
 //!       pass.
 //! [SC3] Holes of these units are hidden ([AG5] of `aligned_space.rs`). What moves goes to holes of other units, and breaks none
 //!       ([`Need::Move`](super::Need)). Who finds no other place ends the emptying, and takes these holes.
 //! [SC4] If a pass empties fewer than half of its units, because what is in them is in use or does not fit elsewhere, the zone is left alone
-//!       until an eighth more or less than then lies in holes.
+//!       until an eighth more or less than then lies in holes; if no unit can be chosen, until a thirty-second more or less does.
 //! [SC5] Which units are emptied is known in host memory alone, and nothing on the device depends on it.
 //!
 //! Lock order: the room, then the list of units, then a pool.
+
+use std::ops::Range;
 
 use tandemfs_format::Sector;
 
@@ -39,22 +41,32 @@ pub(super) struct Scattered {
     units: RwLock<Vec<u64>>,
     /// The list is not empty.
     is_any: AtomicBool,
-    /// Free sectors in holes when the zone was last given up ([SC4]).
-    given_up_at: Mutex<Option<u64>>,
+    /// Free sectors in holes from which and up to which the zone is given up ([SC4]).
+    given_up: Mutex<Option<Range<u64>>>,
     /// Units that became aligned extents by being emptied, since the mount.
     emptied: AtomicU64,
 }
 
+/// How much in holes lets a zone be given up in which so much is ([SC4]): one part in `parts` more or less.
+pub(super) fn about(in_holes: u64, parts: u64) -> Range<u64> {
+    in_holes - in_holes / parts..in_holes + in_holes / parts + 1
+}
+
 /// Whether so much is free in holes of a zone that aligned extents are to be made of them ([SC1], [SC4]).
-pub(super) fn is_scattered(in_holes: u64, total: u64, given_up_at: Option<u64>) -> bool {
-    let is_much = in_holes > total / SCATTERED_SHARE && !on(Mutant::ScatteredSpaceKept);
-    is_much && given_up_at.is_none_or(|then| in_holes.abs_diff(then) > then / 8)
+pub(super) fn is_scattered(in_holes: u64, most: u64, given_up: Option<Range<u64>>) -> bool {
+    let is_much = in_holes > most && !on(Mutant::ScatteredSpaceKept);
+    is_much && given_up.is_none_or(|given_up| !given_up.contains(&in_holes))
 }
 
 impl SectorAllocator {
     /// Whether units are to be emptied ([SC1]).
     pub(crate) fn is_scattered(&self) -> bool {
-        is_scattered(self.in_holes(), self.total, *self.scattered.given_up_at.lock())
+        is_scattered(self.in_holes(), self.most_in_holes(), self.scattered.given_up.lock().clone())
+    }
+
+    /// So many sectors may be free in holes ([SC1]): beside the share those of a unit that each pool fills, and of the one with the identity.
+    fn most_in_holes(&self) -> u64 {
+        self.total / SCATTERED_SHARE + (self.pools.count() as u64 + 1) * UNIT_PAGES
     }
 
     /// Free sectors in holes.
@@ -68,23 +80,29 @@ impl SectorAllocator {
             return 0;
         }
         let may_be_whole = |unit: u64| unit > 0 && (unit + 1) * UNIT_PAGES <= self.total; // the identity is in the first
-        let mut by_load: Vec<(u64, u64)> = Vec::new();
+        let (mut room, mut by_load) = (0, Vec::new());
         for group in 0..self.group_count {
             let (pool, first) = self.place_of(group);
             self.pools.with(pool, |space| {
                 for index in 0..GROUP_UNITS {
-                    let (unit, free) = ((group * GROUP_UNITS + index) as u64, space.free_of((first / UNIT_PAGES) as usize + index));
-                    if (UNIT_PAGES - TAKEN_MAX..UNIT_PAGES).contains(&free) && may_be_whole(unit) {
-                        by_load.push((UNIT_PAGES - free, unit));
+                    let (unit, in_pool) = ((group * GROUP_UNITS + index) as u64, (first / UNIT_PAGES) as usize + index);
+                    let free = space.free_of(in_pool);
+                    if free == 0 || free == UNIT_PAGES {
+                        continue;
+                    }
+                    let in_blocks = space.free_in_blocks(in_pool);
+                    room += in_blocks;
+                    if free >= UNIT_PAGES - TAKEN_MAX && may_be_whole(unit) {
+                        by_load.push((UNIT_PAGES - free, unit, in_blocks));
                     }
                 }
             });
         }
         by_load.sort_unstable();
-        let (mut room, mut moved, mut units) = (self.in_holes(), 0, Vec::new());
-        for (taken, unit) in by_load {
-            room = room.saturating_sub(UNIT_PAGES - taken);
-            if room < 2 * (moved + taken) || moved + taken > MOVED_SECTORS_MAX {
+        let (mut moved, mut units) = (0, Vec::new());
+        for (taken, unit, in_blocks) in by_load {
+            room -= in_blocks;
+            if room < (moved + taken) * 5 / 4 || moved + taken > MOVED_SECTORS_MAX {
                 break;
             }
             moved += taken;
@@ -97,7 +115,7 @@ impl SectorAllocator {
         list.dedup();
         self.scattered.is_any.store(!list.is_empty(), SeqCst);
         if list.is_empty() {
-            *self.scattered.given_up_at.lock() = Some(self.in_holes());
+            *self.scattered.given_up.lock() = Some(about(self.in_holes(), 32));
             return 0;
         }
         moved
@@ -117,7 +135,7 @@ impl SectorAllocator {
         let (count, shown) = (units.len(), units.iter().filter(shown).count());
         self.scattered.emptied.fetch_add((count - shown) as u64, SeqCst);
         if count > 0 {
-            *self.scattered.given_up_at.lock() = (2 * shown > count).then(|| self.in_holes());
+            *self.scattered.given_up.lock() = (2 * shown > count).then(|| about(self.in_holes(), 8));
         }
         shown > 0
     }
@@ -172,17 +190,17 @@ mod tests {
 
     const EACH: u64 = 16;
 
-    /// A zone of 32 units, and blocks that fill eight of them.
-    fn filled() -> (SectorAllocator, Vec<Sector>) {
+    /// A zone of 32 units, and blocks that fill some of them beside the identity.
+    fn filled(units: u64) -> (SectorAllocator, Vec<Sector>) {
         let geometry = Geometry::new(64 << 20, 64 << 20, 64 << 10, 4, 256 << 10).expect("fits");
         let sectors = SectorAllocator::new(&geometry, 1);
-        let taken = (0..8 * UNIT_PAGES / EACH).map(|_| sectors.take(EACH, Need::Growth).expect("room")).collect();
+        let taken = (1..units * UNIT_PAGES / EACH).map(|_| sectors.take(EACH, Need::Growth).expect("room")).collect();
         (sectors, taken)
     }
 
     /// All but one in `kept` of the blocks of each unit are freed; of the first four units none.
     fn sparse(kept: usize) -> (SectorAllocator, Vec<Sector>) {
-        let (sectors, taken) = filled();
+        let (sectors, taken) = filled(8);
         let in_first = |sector: &Sector| sector.number() < 4 * UNIT_PAGES;
         let (stays, goes): (Vec<_>, Vec<_>) =
             taken.into_iter().enumerate().partition(|(index, sector)| in_first(sector) && index % 2 == 0 || index % kept == 0);
@@ -234,7 +252,7 @@ mod tests {
 
     #[test]
     fn nearly_full_units_stay() {
-        let (sectors, taken) = filled();
+        let (sectors, taken) = filled(28);
         taken.iter().step_by(8).for_each(|sector| assert!(sectors.free(*sector, EACH)));
         assert!(sectors.is_scattered() && sectors.begin_gathering() == 0, "[SC2]");
         assert!(!sectors.is_scattered(), "[SC4]");

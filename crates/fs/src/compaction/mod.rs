@@ -59,6 +59,16 @@ const ANEW_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a step by hand waits if an operation compacts.
 const BUSY: Duration = Duration::from_millis(1);
 
+/// What a pass is to do beside emptying units of metadata.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Aligning {
+    Not,
+    /// Units of extents are emptied too, where free space is scattered.
+    Too,
+    /// Nothing but that.
+    Alone,
+}
+
 impl FileSystem {
     /// One step of a compaction by hand. False if nothing is left to do. Work goes on beside it.
     ///
@@ -84,7 +94,7 @@ impl FileSystem {
                 self.step(&mut compaction)? || self.units_emptied() > given || run.passes == 0
             }
             None => {
-                let begins = self.begin(&mut compaction, Pace::Short, run.passes == 0, true)?;
+                let begins = self.begin(&mut compaction, Pace::Short, run.passes == 0, Aligning::Too)?;
                 run.passes += u64::from(begins);
                 begins
             }
@@ -129,7 +139,7 @@ impl FileSystem {
             if let Some(pass) = &mut compaction.pass {
                 pass.pace = Pace::Short;
                 self.step(&mut compaction)?;
-            } else if self.begin(&mut compaction, Pace::Short, false, false)? || !has_begun && self.begin_anew(&mut compaction)? {
+            } else if self.begin(&mut compaction, Pace::Short, false, Aligning::Not)? || !has_begun && self.begin_anew(&mut compaction)? {
                 has_begun = true;
             } else {
                 return Ok(self.units_given_back() > given);
@@ -145,7 +155,7 @@ impl FileSystem {
             return Ok(false);
         }
         compaction.anew_at = Some(Instant::now());
-        self.begin(compaction, Pace::Short, true, false)
+        self.begin(compaction, Pace::Short, true, Aligning::Not)
     }
 
     /// Moves every object of metadata that can move, wherever it is. For tests.
@@ -187,7 +197,8 @@ impl FileSystem {
                     return Ok(());
                 }
                 compaction.looked_at = Some(Instant::now());
-                if !self.begin(&mut compaction, pace, false, true)? {
+                let aligning = if is_short || is_quiet { Aligning::Too } else { Aligning::Alone };
+                if !self.begin(&mut compaction, pace, false, aligning)? {
                     return Ok(());
                 }
             }
@@ -204,15 +215,16 @@ impl FileSystem {
         *self.volume.journal.notifier.requests.lock() != Requests::default()
     }
 
-    /// Begins a pass, if units can be emptied. `anew`: also where that failed before. `aligns`: also where free space is scattered.
-    fn begin(&self, compaction: &mut Compaction, pace: Pace, anew: bool, aligns: bool) -> Result<bool> {
+    /// Begins a pass, if units can be emptied. `anew`: also where that failed before.
+    fn begin(&self, compaction: &mut Compaction, pace: Pace, anew: bool, aligning: Aligning) -> Result<bool> {
         let (volume, memory, sectors) = (&self.volume, &self.volume.memory, &self.volume.sectors);
         if volume.held_back.is_any() {
             return Ok(false); // [CZ7]
         }
         let gathers = pace == Pace::Short && volume.has_memory_homes(); // [GA5] of `alloc/gathering.rs`
-        let aligns = aligns && self.is_scattered();
-        if !(Region::ALL.iter().any(|region| memory.may_empty(*region, pace, anew)) || gathers && memory.may_gather(anew) || aligns) {
+        let (aligns, regions) =
+            (aligning != Aligning::Not && self.is_scattered(), if aligning == Aligning::Alone { &[][..] } else { &Region::ALL[..] });
+        if !(regions.iter().any(|region| memory.may_empty(*region, pace, anew)) || gathers && memory.may_gather(anew) || aligns) {
             return Ok(false);
         }
         // What waits for the watermark is free then, and units that are empty need no compaction.
@@ -221,7 +233,7 @@ impl FileSystem {
             volume.release_pending();
         }
         volume.give_back_units(if pace == Pace::Short { Pace::Short } else { Pace::Ends })?;
-        let lines: u64 = Region::ALL.iter().map(|region| memory.begin_emptying(*region, pace, anew)).sum();
+        let lines: u64 = regions.iter().map(|region| memory.begin_emptying(*region, pace, anew)).sum();
         let data_lines = match aligns && volume.has_memory_homes() {
             _ if gathers => memory.begin_gathering(anew),
             true => memory.begin_aligning(),
@@ -427,7 +439,7 @@ mod tests {
 
     /// Begins a pass, whose units are then taken from it.
     fn begin_in_vain(fs: &FileSystem) {
-        assert!(fs.begin(&mut fs.compaction.lock(), Pace::Short, true, false).expect("works"));
+        assert!(fs.begin(&mut fs.compaction.lock(), Pace::Short, true, Aligning::Not).expect("works"));
         fs.volume.memory.end_emptying(&Region::ALL);
     }
 
