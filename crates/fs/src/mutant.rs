@@ -277,9 +277,9 @@ pub enum Mutant {
     ShiftedPagesNotFenced,
     /// Sparse units of the data area are never emptied ([GA3]).
     SparseUnitsKept,
-    /// [SC1] of `alloc/scattered.rs`: units of extents are never emptied so that aligned extents stay.
+    /// [SX1] of `alloc/scattered.rs`: units of extents are never emptied so that aligned extents stay.
     ScatteredSpaceKept,
-    /// [SC3] of `alloc/scattered.rs`: who finds no other place does not get the holes of units that are being emptied.
+    /// [SX3] of `alloc/scattered.rs`: who finds no other place does not get the holes of units that are being emptied.
     HiddenForGood,
     /// A log that moves out of a sparse unit is not verified, and gets a new checksum ([GT3]).
     GatheredUnverified,

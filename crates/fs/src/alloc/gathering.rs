@@ -11,8 +11,8 @@
 //!       again, once in a while ([EU4] of `emptying.rs`).
 //! [GA5] Only file systems that may have files in the memory zone do this: elsewhere write-back empties units, into the block zone. Which
 //!       units are emptied is known in host memory alone, and nothing on the device depends on it.
-//! [GA6] Units of extents are emptied also while nobody needs one, so that aligned extents stay: when much of the zone lies in holes ([SC1],
-//!       [SC2] and [SC4] of `scattered.rs`, for the same reason).
+//! [GA6] Units of extents are emptied also while nobody needs one, so that aligned extents stay: when much of the zone lies in holes ([SX1],
+//!       [SX2] and [SX4] of `scattered.rs`, for the same reason).
 
 use tandemfs_format::{LineAddress, UNIT_LINES};
 

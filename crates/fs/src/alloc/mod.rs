@@ -46,6 +46,6 @@ pub(crate) enum Need {
     Growth,
     /// Overwrites, write-back: free what they take, so they may use the transient room.
     Transient,
-    /// Moves out of units that are being emptied ([EU2] of `emptying.rs`, [GA2] of `gathering.rs`, [SC3] of `scattered.rs`).
+    /// Moves out of units that are being emptied ([EU2] of `emptying.rs`, [GA2] of `gathering.rs`, [SX3] of `scattered.rs`).
     Move,
 }

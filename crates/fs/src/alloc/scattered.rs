@@ -1,18 +1,18 @@
 //! Sparse units of the block zone that are being emptied, so that they are aligned extents again. `compaction/` finds what is in them, and
 //! `data/gather.rs` moves it.
 //!
-//! [SC1] What files have in holes grows and shrinks with the files that come and go. While it grows, aligned extents are broken; while it
+//! [SX1] What files have in holes grows and shrinks with the files that come and go. While it grows, aligned extents are broken; while it
 //!       shrinks, space is left in nearly all broken units, and few of them lose their last piece. No order in which holes are filled changes
 //!       that (by address is the best that was tried; the fullest unit first is worse). So when more than 1/[`SCATTERED_SHARE`] of the zone
 //!       lies in holes, the emptiest units are emptied.
-//! [SC2] Only units of which a quarter or more is free are emptied, so at most 3 B move for each byte that becomes aligned; and only if holes
+//! [SX2] Only units of which a quarter or more is free are emptied, so at most 3 B move for each byte that becomes aligned; and only if holes
 //!       of other units have whole blocks for it and a quarter more: ends of files lie in rests of blocks, where no block fits. At most [`MOVED_SECTORS_MAX`] are moved by a
 //!       pass.
-//! [SC3] Holes of these units are hidden ([AG5] of `aligned_space.rs`). What moves goes to holes of other units, and breaks none
+//! [SX3] Holes of these units are hidden ([AG5] of `aligned_space.rs`). What moves goes to holes of other units, and breaks none
 //!       ([`Need::Move`](super::Need)). Who finds no other place ends the emptying, and takes these holes.
-//! [SC4] If a pass empties fewer than half of its units, because what is in them is in use or does not fit elsewhere, the zone is left alone
+//! [SX4] If a pass empties fewer than half of its units, because what is in them is in use or does not fit elsewhere, the zone is left alone
 //!       until an eighth more or less than then lies in holes; if no unit can be chosen, until a thirty-second more or less does.
-//! [SC5] Which units are emptied is known in host memory alone, and nothing on the device depends on it.
+//! [SX5] Which units are emptied is known in host memory alone, and nothing on the device depends on it.
 //!
 //! Lock order: the room, then the list of units, then a pool.
 
@@ -41,30 +41,30 @@ pub(super) struct Scattered {
     units: RwLock<Vec<u64>>,
     /// The list is not empty.
     is_any: AtomicBool,
-    /// Free sectors in holes from which and up to which the zone is given up ([SC4]).
+    /// Free sectors in holes from which and up to which the zone is given up ([SX4]).
     given_up: Mutex<Option<Range<u64>>>,
     /// Units that became aligned extents by being emptied, since the mount.
     emptied: AtomicU64,
 }
 
-/// How much in holes lets a zone be given up in which so much is ([SC4]): one part in `parts` more or less.
+/// How much in holes lets a zone be given up in which so much is ([SX4]): one part in `parts` more or less.
 pub(super) fn about(in_holes: u64, parts: u64) -> Range<u64> {
     in_holes - in_holes / parts..in_holes + in_holes / parts + 1
 }
 
-/// Whether so much is free in holes of a zone that aligned extents are to be made of them ([SC1], [SC4]).
+/// Whether so much is free in holes of a zone that aligned extents are to be made of them ([SX1], [SX4]).
 pub(super) fn is_scattered(in_holes: u64, most: u64, given_up: Option<Range<u64>>) -> bool {
     let is_much = in_holes > most && !on(Mutant::ScatteredSpaceKept);
     is_much && given_up.is_none_or(|given_up| !given_up.contains(&in_holes))
 }
 
 impl SectorAllocator {
-    /// Whether units are to be emptied ([SC1]).
+    /// Whether units are to be emptied ([SX1]).
     pub(crate) fn is_scattered(&self) -> bool {
         is_scattered(self.in_holes(), self.most_in_holes(), self.scattered.given_up.lock().clone())
     }
 
-    /// So many sectors may be free in holes ([SC1]): beside the share those of a unit that each pool fills, and of the one with the identity.
+    /// So many sectors may be free in holes ([SX1]): beside the share those of a unit that each pool fills, and of the one with the identity.
     fn most_in_holes(&self) -> u64 {
         self.total / SCATTERED_SHARE + (self.pools.count() as u64 + 1) * UNIT_PAGES
     }
@@ -74,7 +74,7 @@ impl SectorAllocator {
         (0..self.pools.count()).map(|pool| self.pools.with(pool, AlignedSpace::in_holes)).sum()
     }
 
-    /// Chooses units that are emptied from now on ([SC2]). Returns the number of sectors that are in use there.
+    /// Chooses units that are emptied from now on ([SX2]). Returns the number of sectors that are in use there.
     pub(crate) fn begin_gathering(&self) -> u64 {
         if !self.is_scattered() {
             return 0;
@@ -121,7 +121,7 @@ impl SectorAllocator {
         moved
     }
 
-    /// No unit is emptied any more. False if none was ([SC3]).
+    /// No unit is emptied any more. False if none was ([SX3]).
     pub(super) fn show_scattered(&self) -> bool {
         let units = std::mem::take(&mut *self.scattered.units.write());
         self.scattered.is_any.store(false, SeqCst);
@@ -220,7 +220,7 @@ mod tests {
         for sector in leaving {
             assert!(sectors.has_data(*sector, EACH));
             let to = sectors.take(EACH, Need::Move).expect("room");
-            assert!(!sectors.is_gathered(to), "[SC3]");
+            assert!(!sectors.is_gathered(to), "[SX3]");
             assert!(sectors.free(*sector, EACH));
         }
         assert!(!sectors.is_any_left_to_gather());
@@ -245,7 +245,7 @@ mod tests {
         let (sectors, blocks) = sparse(8);
         assert!(sectors.begin_gathering() > 0);
         sectors.end_gathering();
-        assert!(!sectors.is_scattered() && sectors.begin_gathering() == 0, "[SC4]");
+        assert!(!sectors.is_scattered() && sectors.begin_gathering() == 0, "[SX4]");
         blocks[..64].iter().for_each(|sector| assert!(sectors.free(*sector, EACH)));
         assert!(sectors.is_scattered());
     }
@@ -254,8 +254,8 @@ mod tests {
     fn nearly_full_units_stay() {
         let (sectors, taken) = filled(28);
         taken.iter().step_by(5).for_each(|sector| assert!(sectors.free(*sector, EACH)));
-        assert!(sectors.is_scattered() && sectors.begin_gathering() == 0, "[SC2]");
-        assert!(!sectors.is_scattered(), "[SC4]");
+        assert!(sectors.is_scattered() && sectors.begin_gathering() == 0, "[SX2]");
+        assert!(!sectors.is_scattered(), "[SX4]");
     }
 
     #[test]

@@ -139,7 +139,7 @@ impl SectorAllocator {
         let may_break = may_break || count == UNIT_PAGES;
         let find = || self.pools.find(least, from_hole, may_break.then_some(from_unit));
         let may_show = may_break && count < UNIT_PAGES && !on(Mutant::HiddenForGood);
-        let found = find().or_else(|| if may_show && self.show_scattered() { find() } else { None })?; // [SC3] of `scattered.rs`
+        let found = find().or_else(|| if may_show && self.show_scattered() { find() } else { None })?; // [SX3] of `scattered.rs`
         Some((Sector::new(found), taken.get()))
     }
 
@@ -221,7 +221,7 @@ impl SectorAllocator {
             return Err(full);
         }
         let found = match need {
-            Need::Move => self.find(count, false), // [SC3] of `scattered.rs`
+            Need::Move => self.find(count, false), // [SX3] of `scattered.rs`
             _ if count < self.block_sectors => self.find_for_end(count),
             _ => self.find(count, true),
         };

@@ -21,7 +21,7 @@
 //!       changes.
 //! [CZ7] No pass begins while space is held back (`held_back.rs`), and one that is under way ends: the maps are not exact.
 //! [CZ8] The background thread works for a share of the time, and stops for whoever asks it for something else. As long as there is no
-//!       shortage it works only while few transactions are committed by others, or where free space is scattered ([SC1] of
+//!       shortage it works only while few transactions are committed by others, or where free space is scattered ([SX1] of
 //!       `alloc/scattered.rs`). An operation that found no space compacts until a unit has
 //!       become data area since it failed, whoever did that. Between two steps it ends for an unmount, and does the checkpoint that is asked
 //!       for: the thread that does it otherwise may be this one, or wait for it.
@@ -122,7 +122,7 @@ impl FileSystem {
         self.units_given_back() + self.volume.sectors.gathered_units()
     }
 
-    /// Whether units of a zone are to be emptied so that aligned extents stay ([SC1] of `alloc/scattered.rs`).
+    /// Whether units of a zone are to be emptied so that aligned extents stay ([SX1] of `alloc/scattered.rs`).
     fn is_scattered(&self) -> bool {
         self.volume.sectors.is_scattered() || self.volume.has_memory_homes() && self.volume.memory.is_scattered()
     }
