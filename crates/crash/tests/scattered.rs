@@ -258,12 +258,12 @@ fn without_a_bug_nothing_is_caught() {
 }
 
 #[test]
-fn sc1_scattered_space_kept() {
+fn sx1_scattered_space_kept() {
     is_caught(Mutant::ScatteredSpaceKept, &[cuts_of_blocks, filled_meanwhile]);
 }
 
 #[test]
-fn sc3_hidden_for_good() {
+fn sx3_hidden_for_good() {
     is_caught(Mutant::HiddenForGood, &[filled_meanwhile]);
 }
 
