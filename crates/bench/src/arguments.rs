@@ -215,6 +215,9 @@ pub struct AgeArguments {
     /// Age the memory zone of an image: files have their home there
     #[arg(long)]
     pub memory: bool,
+    /// Compact an image between steps as far as its background would if files came more slowly
+    #[arg(long)]
+    pub compact: bool,
     /// Gives other files with the same distributions
     #[arg(long, default_value_t = 1)]
     pub seed: u64,

@@ -223,6 +223,39 @@ fn many(block_bytes: u32, overwrites: u64) -> Result<(), String> {
     if content(&fs, file).map_err(text)? == bytes { Ok(()) } else { Err("it has other bytes after an unmount".into()) }
 }
 
+/// Overwrites of each page of a file on a zone that has no room for so many data logs: the last ones take the transient room ([KP4]).
+fn without_slots(block_bytes: u32) -> Result<(), String> {
+    const UNITS: usize = 7;
+    let setting = Setting::small(PersistenceDomain::Gpf, block_bytes).with_memory_homes();
+    let device = setting.format();
+    let fs = mount(&device, &setting.mount)?;
+    let (file, mut bytes) = aligned(&fs, UNITS * UNIT)?;
+    let kept = || fs.statistics().work.kept_places;
+    let (mut first, mut of_log) = (None, 0);
+    for (page, at) in (0..bytes.len()).step_by(4096).enumerate() {
+        bytes[at..at + 4096].copy_from_slice(&fill(page as u64 + 9, 4096));
+        write(&fs, file, at, &bytes[at..at + 4096])?;
+        first = first.or_else(|| (kept() > 0).then_some(page));
+        of_log = of_log.max(fs.space().memory.data_log_bytes);
+    }
+    let units = aligned_units(&fs, file, UNITS * UNIT)?;
+    if units != UNITS {
+        return Err(format!("{units} units of {UNITS} are still aligned, {} blocks were written back", kept()));
+    }
+    // Before it there were slots, and behind it more logs of 4 KiB than the room has.
+    let pages = bytes.len() / 4096;
+    if !first.is_some_and(|page| page > 0 && page + 100 < pages) {
+        return Err(format!("of {pages} overwrites that of {first:?} was the first without a slot; {of_log} B in logs"));
+    }
+    if content(&fs, file).map_err(text)? != bytes {
+        return Err("it has other bytes".into());
+    }
+    fs.unmount().map_err(text)?;
+    check_device(&device, false)?;
+    let fs = mount(&device, &setting.mount)?;
+    if content(&fs, file).map_err(text)? == bytes { Ok(()) } else { Err("it has other bytes after an unmount".into()) }
+}
+
 /// One store of a write-back in place fails, which an overwrite has asked for that finds no entry. Whatever is over the pages then, and what a
 /// later overwrite puts in place of one of the logs, reads as it was written.
 fn failed_copies(block_bytes: u32) -> Result<(), String> {
@@ -300,6 +333,10 @@ fn some_overwrites() -> Result<(), String> {
 /// So many overwrites of each block between two write-backs that its leaf runs out of entries ([KP4]).
 fn overwrites_of_large_blocks() -> Result<(), String> {
     many(1 << 20, 500)
+}
+
+fn overwrites_without_slots() -> Result<(), String> {
+    without_slots(16 << 10)
 }
 
 #[test]
@@ -386,6 +423,19 @@ fn kp3_overlaid_read_bare() {
 #[test]
 fn kp4_entries_not_made() {
     is_caught(Mutant::EntriesNotMade, &[overwrites_of_large_blocks]);
+}
+
+#[test]
+fn a_file_stays_aligned_where_no_slots_are_left() {
+    let _alone = alone();
+    for block_bytes in [4096, 16 << 10, 64 << 10] {
+        run(Mutant::None, || without_slots(block_bytes)).unwrap_or_else(|what| panic!("blocks of {block_bytes}: {what}"));
+    }
+}
+
+#[test]
+fn kp4_transient_logs_kept() {
+    is_caught(Mutant::TransientLogsKept, &[overwrites_without_slots]);
 }
 
 #[test]

@@ -129,6 +129,8 @@ pub enum Mutant {
     OverlaidReadBare,
     /// [KP4] of `data/kept_place.rs`: a block that has no entries left for an overwrite is not written back first.
     EntriesNotMade,
+    /// [KP4] of `data/kept_place.rs`: blocks whose logs took the transient room are not written back.
+    TransientLogsKept,
     /// [KP5] of `data/kept_place.rs`: a mount leaves copies that a crash interrupted.
     InterruptedCopyLeft,
     /// [FM2] of `data/mapped.rs`: mapped blocks are rewritten, moved and freed like others.
@@ -275,6 +277,10 @@ pub enum Mutant {
     ShiftedPagesNotFenced,
     /// Sparse units of the data area are never emptied ([GA3]).
     SparseUnitsKept,
+    /// [SX1] of `alloc/scattered.rs`: units of extents are never emptied so that aligned extents stay.
+    ScatteredSpaceKept,
+    /// [SX3] of `alloc/scattered.rs`: who finds no other place does not get the holes of units that are being emptied.
+    HiddenForGood,
     /// A log that moves out of a sparse unit is not verified, and gets a new checksum ([GT3]).
     GatheredUnverified,
     /// A log is stored from shared memory after its checksum was made of a copy ([SM3] of `data/write_path.rs`).

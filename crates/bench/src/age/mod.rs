@@ -42,8 +42,11 @@ struct Notes {
     utilizations_percent: Vec<f64>,
     churn: f64,
     is_written: bool,
+    is_compacted: bool,
     capacity_bytes: u64,
     steps: u64,
+    /// Bytes that compaction has moved.
+    moved_bytes: u64,
     samples: Vec<Sample>,
 }
 
@@ -58,12 +61,14 @@ pub fn run(arguments: &AgeArguments) -> Result<()> {
         utilizations_percent: arguments.utilization.clone(),
         churn: arguments.churn,
         is_written: arguments.write,
+        is_compacted: arguments.compact,
         capacity_bytes: target.capacity_bytes()?,
         steps: 0,
+        moved_bytes: 0,
         samples: Vec::new(),
     };
     if let Some(earlier) = earlier {
-        let asked = Notes { steps: earlier.steps, samples: earlier.samples.clone(), ..notes };
+        let asked = Notes { steps: earlier.steps, moved_bytes: earlier.moved_bytes, samples: earlier.samples.clone(), ..notes };
         if asked != earlier {
             return Err(Failure::new(format!(
                 "{} is of a run with other options or on another file system; give the same ones to continue it, or remove it",
@@ -154,6 +159,9 @@ impl Ageing<'_> {
         }
         machine::check()?;
         self.perform(population, &steps, notes.is_written)?;
+        if notes.is_compacted {
+            notes.moved_bytes += self.target.compact()?;
+        }
         notes.steps = done;
         // Notes of every batch would be most of the work.
         if done.is_multiple_of(BATCH as u64 * 16) {
@@ -201,6 +209,7 @@ impl Ageing<'_> {
 
     fn sample(&self, population: &Population, notes: &mut Notes) -> Result<()> {
         let sample = survey::sample(self.target, population, notes.capacity_bytes, self.arguments.large)?;
+        let sample = Sample { moved_bytes: notes.moved_bytes, ..sample };
         notes.samples.push(sample);
         self.write_notes(notes)
     }
@@ -221,9 +230,10 @@ fn report(arguments: &AgeArguments, notes: &Notes) -> Result<()> {
         return say(&format!("{}\n", json!({ "capacity_bytes": notes.capacity_bytes, "steps": notes.steps, "samples": notes.samples })));
     }
     let known = |value: Option<f64>, decimals: usize| value.map_or_else(|| "not known".to_owned(), |value| format!("{value:.decimals$}"));
-    let columns: [Column<'_, Sample>; 9] = [
+    let columns: [Column<'_, Sample>; 10] = [
         ("full %", &|sample| format!("{:.0}", sample.utilization_percent)),
         ("churn", &|sample| format!("{:.1}", sample.churn)),
+        ("moved MiB", &|sample| (sample.moved_bytes >> 20).to_string()),
         ("files", &|sample| sample.files.to_string()),
         ("ages off by", &|sample| format!("{:.3}", sample.age_error)),
         ("free MiB", &|sample| (sample.free_bytes >> 20).to_string()),

@@ -43,6 +43,8 @@ pub struct Sample {
     pub utilization_percent: f64,
     /// Bytes created so far, in capacities.
     pub churn: f64,
+    /// Bytes that compaction between the steps has moved so far.
+    pub moved_bytes: u64,
     /// Number of files.
     pub files: u64,
     /// The largest difference of an age group's share from the profile's.
@@ -73,6 +75,7 @@ pub fn sample(target: &dyn Target, population: &Population, capacity_bytes: u64,
     Ok(Sample {
         utilization_percent: live_bytes as f64 * 100.0 / capacity_bytes as f64,
         churn: population.created_bytes() as f64 / capacity_bytes as f64,
+        moved_bytes: 0,
         files,
         age_error: if files == 0 { 0.0 } else { population.age_error() },
         free_bytes: free.bytes,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use tandemfs_device::Drive;
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{AllocateMode, FileSystem, Home, LayoutOptions, LayoutPlace, MountOptions, WriteOptions};
+use tandemfs_fs::{AllocateMode, CompactionRun, FileSystem, Home, LayoutOptions, LayoutPlace, MountOptions, WriteOptions};
 
 use super::survey::{Free, Piece, of_peer};
 use crate::failure::{Failure, Result};
@@ -30,6 +30,8 @@ pub trait Target: Sync {
     fn create(&self, path: &str, bytes: u64, is_written: bool) -> Result<()>;
     /// Removes a file; it may be gone.
     fn remove(&self, path: &str) -> Result<()>;
+    /// Compacts until nothing is left to do. Returns how many bytes have moved.
+    fn compact(&self) -> Result<u64>;
     /// Makes everything durable, and waits until freed space is free.
     fn settle(&self) -> Result<()>;
     /// What is free.
@@ -104,6 +106,10 @@ impl Target for Mounted {
         }
     }
 
+    fn compact(&self) -> Result<u64> {
+        Err(Failure::new("--compact is for images of TandemFS"))
+    }
+
     fn settle(&self) -> Result<()> {
         Ok(rustix::fs::syncfs(File::open(&self.tree)?)?)
     }
@@ -171,6 +177,12 @@ impl Target for Library {
             Ok(()) | Err(tandemfs_fs::Error::NotFound) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn compact(&self) -> Result<u64> {
+        let mut run = CompactionRun::default();
+        while self.fs.compact_step(&mut run)? {}
+        Ok(run.moved_bytes)
     }
 
     fn settle(&self) -> Result<()> {

@@ -164,8 +164,8 @@ impl AlignedSpace {
     /// Takes these pages, if they are free and in holes of one unit.
     pub(super) fn take_hole_at(&mut self, start: u64, count: u64) -> bool {
         let (unit, last) = (start / UNIT_PAGES, (start + count - 1) / UNIT_PAGES);
-        let is_hidden = self.states.get(unit as usize).is_some_and(|state| state & HIDDEN != 0);
-        let is_hole = unit == last && !is_hidden && self.units[unit as usize] != [0; UNIT_WORDS] && self.is_free(start, count);
+        let is_hole =
+            unit == last && !self.is_hidden(unit as usize) && self.units[unit as usize] != [0; UNIT_WORDS] && self.is_free(start, count);
         is_hole && self.set(start, count)
     }
 
@@ -208,6 +208,21 @@ impl AlignedSpace {
         self.index();
         self.states[unit] &= !HIDDEN;
         self.note(unit);
+    }
+
+    /// Whether the holes of a unit are hidden.
+    pub(super) fn is_hidden(&self, unit: usize) -> bool {
+        self.states.get(unit).is_some_and(|state| state & HIDDEN != 0)
+    }
+
+    /// Free pages of a unit.
+    pub(super) fn free_of(&self, unit: usize) -> u64 {
+        self.units[unit].iter().map(|word| u64::from(word.count_zeros())).sum()
+    }
+
+    /// Pages of the free blocks of a unit.
+    pub(super) fn free_in_blocks(&self, unit: usize) -> u64 {
+        free_block_count(&self.units[unit], self.each) * u64::from(self.each)
     }
 
     /// Takes everything that is free.

@@ -77,6 +77,11 @@ impl Extents {
         }
     }
 
+    /// Number of pools.
+    pub(super) fn pool_count(&self) -> u64 {
+        self.pools.count() as u64
+    }
+
     pub(super) fn free_lines(&self) -> u64 {
         self.free_pages.load(SeqCst) * PAGE_LINES
     }

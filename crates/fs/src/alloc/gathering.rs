@@ -11,11 +11,14 @@
 //!       again, once in a while ([EU4] of `emptying.rs`).
 //! [GA5] Only file systems that may have files in the memory zone do this: elsewhere write-back empties units, into the block zone. Which
 //!       units are emptied is known in host memory alone, and nothing on the device depends on it.
+//! [GA6] Units of extents are emptied also while nobody needs one, so that aligned extents stay: when much of the zone lies in holes ([SX1],
+//!       [SX2] and [SX4] of `scattered.rs`, for the same reason).
 
 use tandemfs_format::{LineAddress, UNIT_LINES};
 
 use super::data_area::TRANSIENT_DATA_LINES;
 use super::memory::MemoryAllocator;
+use super::scattered::{SCATTERED_SHARE, about, is_scattered};
 use super::units::UnitOwner;
 use crate::mutant::{Mutant, on};
 use crate::sync::Mutex;
@@ -25,6 +28,8 @@ use crate::sync::atomic::Ordering::SeqCst;
 const AGAIN_LINES: u64 = UNIT_LINES / 4;
 /// Most lines that one pass moves, 64 MiB, unless a single unit has more.
 const MOVED_LINES_MAX: u64 = 32 * UNIT_LINES;
+/// Most lines that a unit may have in use to be emptied for [GA6].
+const TAKEN_MAX: u64 = UNIT_LINES - UNIT_LINES / 4;
 
 /// What units of the data area are used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +54,7 @@ impl MemoryAllocator {
         [Use::Slots, Use::Extents]
             .into_iter()
             .zip(given_up_at)
-            .any(|(of, then)| !self.is_given_up(of, then, anew) && self.choose_sparse(of).1 > 0)
+            .any(|(of, then)| !self.is_given_up(of, then, anew) && self.choose_sparse(of, UNIT_LINES).1 > 0)
     }
 
     /// Chooses units of the data area that are emptied from now on ([GA3]). Returns the number of lines that are in them.
@@ -66,16 +71,39 @@ impl MemoryAllocator {
             if of == Use::Slots {
                 self.spare_pages.give_back(self, usize::MAX); // copies are in slots, and no record names them
             }
-            let (units, moved) = self.choose_sparse(of);
-            for unit in units {
-                match of {
-                    Use::Slots => self.map.set_emptied(unit),
-                    Use::Extents => _ = self.hide_extents(unit), // one that became free meanwhile stays so
-                }
-            }
+            let (units, moved) = self.choose_sparse(of, UNIT_LINES);
+            self.empty_units_of(of, units);
             (*then, lines) = (None, lines + moved);
         }
         lines
+    }
+
+    fn empty_units_of(&self, of: Use, units: Vec<u64>) {
+        for unit in units {
+            match of {
+                Use::Slots => self.map.set_emptied(unit),
+                Use::Extents => _ = self.hide_extents(unit), // one that became free meanwhile stays so
+            }
+        }
+    }
+
+    /// Whether so much lies in holes that units of extents are to be emptied ([GA6]).
+    pub(crate) fn is_scattered(&self) -> bool {
+        let given_up_at = self.gathering.given_up_at.lock()[Use::Extents as usize];
+        let most = (self.total_units / SCATTERED_SHARE + self.extents.pool_count()) * UNIT_LINES;
+        is_scattered(self.extents.free_lines(), most, given_up_at.map(|then| about(then, 8)))
+    }
+
+    /// Chooses units of extents that are emptied from now on, if so much lies in holes ([GA6]). Returns the number of lines that are in them.
+    pub(crate) fn begin_aligning(&self) -> u64 {
+        if !self.is_scattered() {
+            return 0;
+        }
+        let mut given_up_at = self.gathering.given_up_at.lock();
+        let (units, moved) = self.choose_sparse(Use::Extents, TAKEN_MAX);
+        given_up_at[Use::Extents as usize] = units.is_empty().then(|| self.extents.free_lines());
+        self.empty_units_of(Use::Extents, units);
+        moved
     }
 
     /// No unit of the data area is emptied any more ([GA1], [GA4]). False if none was.
@@ -138,8 +166,8 @@ impl MemoryAllocator {
         }
     }
 
-    /// Units of a use that can be emptied ([GA3]), and the lines in them.
-    fn choose_sparse(&self, of: Use) -> (Vec<u64>, u64) {
+    /// Units of a use that can be emptied ([GA3]) and have so many lines in use at most, and the lines in them.
+    fn choose_sparse(&self, of: Use, taken_max: u64) -> (Vec<u64>, u64) {
         let taken = |unit: u64| UNIT_LINES - u64::from(self.map.bits[unit as usize].lock().free());
         let mut by_load: Vec<(u64, u64)> =
             (0..self.total_units).filter(|unit| use_of(self.map.owner(*unit)) == Some(of)).map(|unit| (taken(unit), unit)).collect();
@@ -151,7 +179,7 @@ impl MemoryAllocator {
         };
         let mut room: u64 = by_load.iter().map(|(taken, _)| UNIT_LINES - taken).sum();
         let (mut units, mut moved) = (Vec::new(), 0);
-        for (taken, unit) in by_load.into_iter().filter(|(taken, _)| *taken > 0) {
+        for (taken, unit) in by_load.into_iter().filter(|(taken, _)| *taken > 0 && *taken <= taken_max) {
             room = room.saturating_sub(UNIT_LINES - taken);
             if room < moved + taken + kept || moved + taken > MOVED_LINES_MAX && !units.is_empty() {
                 break;

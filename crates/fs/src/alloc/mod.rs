@@ -24,6 +24,7 @@ mod pools;
 mod region_state;
 pub(crate) mod regions;
 pub(crate) mod rise;
+mod scattered;
 pub(crate) mod sectors;
 pub(crate) mod spare_pages;
 mod table_lines;
@@ -45,6 +46,6 @@ pub(crate) enum Need {
     Growth,
     /// Overwrites, write-back: free what they take, so they may use the transient room.
     Transient,
-    /// Moves out of units that are being emptied ([EU2] of `emptying.rs`, [GA2] of `gathering.rs`).
+    /// Moves out of units that are being emptied ([EU2] of `emptying.rs`, [GA2] of `gathering.rs`, [SX3] of `scattered.rs`).
     Move,
 }

@@ -23,6 +23,7 @@ use super::Need;
 use super::aligned_pools::AlignedPools;
 use super::aligned_space::AlignedSpace;
 use super::freed_sectors::FreedSectors;
+use super::scattered::Scattered;
 use super::unit_pages::{UNIT_PAGES, UNIT_WORDS, UnitPages};
 use crate::error::{Error, Result};
 use crate::inject::{Take, fails};
@@ -37,12 +38,13 @@ const TRANSIENT_BLOCKS: u64 = 8;
 /// Number of maximum-size writes that the transient room serves at once.
 const TRANSIENT_WRITES: u64 = 4;
 /// Units of a group.
-const GROUP_UNITS: usize = (PIECE_SECTORS / UNIT_PAGES) as usize;
+pub(super) const GROUP_UNITS: usize = (PIECE_SECTORS / UNIT_PAGES) as usize;
+
 pub(crate) struct SectorAllocator {
-    pools: AlignedPools,
-    group_count: usize,
+    pub(super) pools: AlignedPools,
+    pub(super) group_count: usize,
     pub(super) free: AtomicU64,
-    total: u64,
+    pub(super) total: u64,
     block_sectors: u64,
     transient: u64,
     /// Whole blocks of the transient room ([SE1]); they count as free, also in saved maps.
@@ -50,6 +52,7 @@ pub(crate) struct SectorAllocator {
     freed: FreedSectors,
     /// Sectors that are being discarded ([SE3]).
     discarding: AtomicU64,
+    pub(super) scattered: Scattered,
 }
 
 #[derive(Debug, Default)]
@@ -83,13 +86,14 @@ impl SectorAllocator {
             room: Mutex::default(),
             freed: FreedSectors::new(group_count),
             discarding: AtomicU64::new(0),
+            scattered: Scattered::default(),
         }
     }
 
     // ---- pools ---------------------------------------------------------------------------------------------------------------------
 
     /// The pool of a group, and the group's first sector there.
-    fn place_of(&self, group: usize) -> (usize, u64) {
+    pub(super) fn place_of(&self, group: usize) -> (usize, u64) {
         let start = group as u64 * PIECE_SECTORS;
         let pool = self.pools.pool_of(start);
         (pool, start - self.pools.start_of(pool))
@@ -133,7 +137,9 @@ impl SectorAllocator {
         };
         let from_unit = |pool| self.with(pool, |space| space.break_unit(count as u32));
         let may_break = may_break || count == UNIT_PAGES;
-        let found = self.pools.find(least, from_hole, may_break.then_some(from_unit))?;
+        let find = || self.pools.find(least, from_hole, may_break.then_some(from_unit));
+        let may_show = may_break && count < UNIT_PAGES && !on(Mutant::HiddenForGood);
+        let found = find().or_else(|| if may_show && self.show_scattered() { find() } else { None })?; // [SX3] of `scattered.rs`
         Some((Sector::new(found), taken.get()))
     }
 
@@ -214,7 +220,11 @@ impl SectorAllocator {
         if fails(Take::Sectors) || (need == Need::Growth && self.free.load(SeqCst) < count + self.transient) {
             return Err(full);
         }
-        let found = if count < self.block_sectors { self.find_for_end(count) } else { self.find(count, true) };
+        let found = match need {
+            Need::Move => self.find(count, false), // [SX3] of `scattered.rs`
+            _ if count < self.block_sectors => self.find_for_end(count),
+            _ => self.find(count, true),
+        };
         match need {
             Need::Growth | Need::Move => found.ok_or(full),
             Need::Transient => found.or_else(|| self.take_from_room(count)).ok_or(full),

@@ -1,7 +1,8 @@
 //! Compaction: units of metadata of which little is in use are emptied, so that they leave their regions and become data area
 //! (`alloc/departure.rs`). Pages of mappings and of directory entries, leaves, checksum vectors and extended attributes move to other units
 //! of their region (`alloc/emptying.rs`). Inodes stay: their place is their number. Where files may lie in the memory zone, data logs and
-//! extents move out of sparse units too, if units are short (`alloc/gathering.rs`, `data/gather.rs`).
+//! extents move out of sparse units too, if units are short (`alloc/gathering.rs`, `data/gather.rs`); and in both zones, if much of the
+//! free space lies in holes, so that aligned extents stay (`alloc/scattered.rs`).
 //!
 //! [CZ1] Nothing names the owner of a line. So a pass goes over all inodes in use and looks at what each of them names: one pass empties all
 //!       units that were chosen at its start. What was in use then, or came from a transaction that had begun before, moves in a second
@@ -20,7 +21,8 @@
 //!       changes.
 //! [CZ7] No pass begins while space is held back (`held_back.rs`), and one that is under way ends: the maps are not exact.
 //! [CZ8] The background thread works for a share of the time, and stops for whoever asks it for something else. As long as there is no
-//!       shortage it works only while few transactions are committed by others. An operation that found no space compacts until a unit has
+//!       shortage it works only while few transactions are committed by others, or where free space is scattered ([SX1] of
+//!       `alloc/scattered.rs`). An operation that found no space compacts until a unit has
 //!       become data area since it failed, whoever did that. Between two steps it ends for an unmount, and does the checkpoint that is asked
 //!       for: the thread that does it otherwise may be this one, or wait for it.
 
@@ -29,7 +31,7 @@ mod moves;
 use std::time::{Duration, Instant};
 
 use tandemfs_format::segment::Region;
-use tandemfs_format::{InodeNumber, LINE_BYTES, UNIT_LINES};
+use tandemfs_format::{InodeNumber, LINE_BYTES, SECTOR_BYTES, UNIT_LINES};
 
 use crate::alloc::departure::Pace;
 use crate::error::{Error, Result};
@@ -57,6 +59,16 @@ const ANEW_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a step by hand waits if an operation compacts.
 const BUSY: Duration = Duration::from_millis(1);
 
+/// What a pass is to do beside emptying units of metadata.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Aligning {
+    Not,
+    /// Units of extents are emptied too, where free space is scattered.
+    Too,
+    /// Nothing but that.
+    Alone,
+}
+
 impl FileSystem {
     /// One step of a compaction by hand. False if nothing is left to do. Work goes on beside it.
     ///
@@ -74,21 +86,21 @@ impl FileSystem {
             return Ok(true);
         };
         let work = &self.volume.live.work;
-        let (moved, given) = (work.compacted_bytes.load(Relaxed), self.units_given_back());
+        let (moved, given) = (work.compacted_bytes.load(Relaxed), self.units_emptied());
         let goes_on = match &mut compaction.pass {
             Some(pass) => {
                 pass.pace = Pace::Short;
                 // After a pass of the background thread comes one of its own.
-                self.step(&mut compaction)? || self.units_given_back() > given || run.passes == 0
+                self.step(&mut compaction)? || self.units_emptied() > given || run.passes == 0
             }
             None => {
-                let begins = self.begin(&mut compaction, Pace::Short, run.passes == 0)?;
+                let begins = self.begin(&mut compaction, Pace::Short, run.passes == 0, Aligning::Too)?;
                 run.passes += u64::from(begins);
                 begins
             }
         };
         run.moved_bytes += work.compacted_bytes.load(Relaxed).saturating_sub(moved);
-        run.freed_bytes += self.units_given_back().saturating_sub(given) * UNIT_LINES * LINE_BYTES as u64;
+        run.freed_bytes += self.units_emptied().saturating_sub(given) * UNIT_LINES * LINE_BYTES as u64;
         Ok(goes_on)
     }
 
@@ -105,6 +117,16 @@ impl FileSystem {
         self.volume.live.work.units_given_back.load(Relaxed) + self.volume.memory.gathered_units()
     }
 
+    /// The same with those of the block zone that have become aligned extents.
+    fn units_emptied(&self) -> u64 {
+        self.units_given_back() + self.volume.sectors.gathered_units()
+    }
+
+    /// Whether units of a zone are to be emptied so that aligned extents stay ([SX1] of `alloc/scattered.rs`).
+    fn is_scattered(&self) -> bool {
+        self.volume.sectors.is_scattered() || self.volume.has_memory_homes() && self.volume.memory.is_scattered()
+    }
+
     /// Compacts for an operation that found no space, until `wanted` units have become free beside the `given` of before it ([CZ8]), or nothing
     /// is left to do, or the mount ends. False if no unit became free. The caller holds no lock.
     pub(crate) fn compact_for_space(&self, given: u64, wanted: u64) -> Result<bool> {
@@ -117,7 +139,7 @@ impl FileSystem {
             if let Some(pass) = &mut compaction.pass {
                 pass.pace = Pace::Short;
                 self.step(&mut compaction)?;
-            } else if self.begin(&mut compaction, Pace::Short, false)? || !has_begun && self.begin_anew(&mut compaction)? {
+            } else if self.begin(&mut compaction, Pace::Short, false, Aligning::Not)? || !has_begun && self.begin_anew(&mut compaction)? {
                 has_begun = true;
             } else {
                 return Ok(self.units_given_back() > given);
@@ -133,7 +155,7 @@ impl FileSystem {
             return Ok(false);
         }
         compaction.anew_at = Some(Instant::now());
-        self.begin(compaction, Pace::Short, true)
+        self.begin(compaction, Pace::Short, true, Aligning::Not)
     }
 
     /// Moves every object of metadata that can move, wherever it is. For tests.
@@ -159,7 +181,11 @@ impl FileSystem {
         let transactions = self.volume.live.work.transactions.load(Relaxed);
         let is_quiet = transactions.saturating_sub(std::mem::replace(&mut compaction.transactions, transactions)) <= QUIET_TRANSACTIONS;
         compaction.worked_at = Some(Instant::now());
-        if !is_short && !is_quiet {
+        let is_scattered = match &compaction.pass {
+            Some(pass) => pass.aligns,
+            None => self.is_scattered(),
+        };
+        if !is_short && !is_quiet && !is_scattered {
             return Ok(());
         }
         let pace = if is_short { Pace::Short } else { Pace::Rested };
@@ -167,11 +193,12 @@ impl FileSystem {
             Some(pass) if is_short => pass.pace = pace,
             Some(_) => {}
             None => {
-                if !is_short && compaction.looked_at.is_some_and(|at| at.elapsed() < LOOK_INTERVAL) {
+                if !is_short && !is_scattered && compaction.looked_at.is_some_and(|at| at.elapsed() < LOOK_INTERVAL) {
                     return Ok(());
                 }
                 compaction.looked_at = Some(Instant::now());
-                if !self.begin(&mut compaction, pace, false)? {
+                let aligning = if is_short || is_quiet { Aligning::Too } else { Aligning::Alone };
+                if !self.begin(&mut compaction, pace, false, aligning)? {
                     return Ok(());
                 }
             }
@@ -189,13 +216,15 @@ impl FileSystem {
     }
 
     /// Begins a pass, if units can be emptied. `anew`: also where that failed before.
-    fn begin(&self, compaction: &mut Compaction, pace: Pace, anew: bool) -> Result<bool> {
-        let (volume, memory) = (&self.volume, &self.volume.memory);
+    fn begin(&self, compaction: &mut Compaction, pace: Pace, anew: bool, aligning: Aligning) -> Result<bool> {
+        let (volume, memory, sectors) = (&self.volume, &self.volume.memory, &self.volume.sectors);
         if volume.held_back.is_any() {
             return Ok(false); // [CZ7]
         }
         let gathers = pace == Pace::Short && volume.has_memory_homes(); // [GA5] of `alloc/gathering.rs`
-        if !(Region::ALL.iter().any(|region| memory.may_empty(*region, pace, anew)) || gathers && memory.may_gather(anew)) {
+        let (aligns, regions) =
+            (aligning != Aligning::Not && self.is_scattered(), if aligning == Aligning::Alone { &[][..] } else { &Region::ALL[..] });
+        if !(regions.iter().any(|region| memory.may_empty(*region, pace, anew)) || gathers && memory.may_gather(anew) || aligns) {
             return Ok(false);
         }
         // What waits for the watermark is free then, and units that are empty need no compaction.
@@ -204,14 +233,19 @@ impl FileSystem {
             volume.release_pending();
         }
         volume.give_back_units(if pace == Pace::Short { Pace::Short } else { Pace::Ends })?;
-        let lines: u64 = Region::ALL.iter().map(|region| memory.begin_emptying(*region, pace, anew)).sum();
-        let data_lines = if gathers { memory.begin_gathering(anew) } else { 0 };
-        if lines + data_lines == 0 {
+        let lines: u64 = regions.iter().map(|region| memory.begin_emptying(*region, pace, anew)).sum();
+        let data_lines = match aligns && volume.has_memory_homes() {
+            _ if gathers => memory.begin_gathering(anew),
+            true => memory.begin_aligning(),
+            false => 0,
+        };
+        let count = if aligns { sectors.begin_gathering() } else { 0 };
+        if lines + data_lines + count == 0 {
             return Ok(false);
         }
-        let (bytes, data_bytes) = (lines * LINE_BYTES as u64, data_lines * LINE_BYTES as u64);
-        tracing::info!(units = memory.emptied_units().len(), bytes, data_bytes, "compaction of metadata begins");
-        compaction.pass = Some(Pass::new(pace));
+        let (bytes, data_bytes) = (lines * LINE_BYTES as u64, data_lines * LINE_BYTES as u64 + count * SECTOR_BYTES as u64);
+        tracing::info!(units = memory.emptied_units().len(), bytes, data_bytes, "compaction begins");
+        compaction.pass = Some(Pass { aligns, ..Pass::new(pace) });
         Ok(true)
     }
 
@@ -228,7 +262,7 @@ impl FileSystem {
             return Ok(true);
         }
         if result.is_ok() && !is_held && !pass.is_second && self.is_any_left() {
-            *pass = Pass { is_second: true, ..Pass::new(pass.pace) };
+            *pass = Pass { is_second: true, aligns: pass.aligns, ..Pass::new(pass.pace) };
             return Ok(true);
         }
         let (pace, left) = (pass.pace, pass.left);
@@ -239,14 +273,16 @@ impl FileSystem {
         };
         self.volume.memory.end_emptying(&Region::ALL);
         self.volume.memory.end_gathering();
+        self.volume.sectors.end_gathering();
         count(&self.volume.live.work.compactions);
-        tracing::info!(given = *given.as_ref().unwrap_or(&0), left, "compaction of metadata ends");
+        tracing::info!(given = *given.as_ref().unwrap_or(&0), left, "compaction ends");
         given.map(|_| false)
     }
 
     /// Whether anything is left in units that are being emptied.
     fn is_any_left(&self) -> bool {
-        self.volume.memory.is_any_left_in_emptied() || self.volume.memory.is_any_left_to_gather()
+        let (memory, sectors) = (&self.volume.memory, &self.volume.sectors);
+        memory.is_any_left_in_emptied() || memory.is_any_left_to_gather() || sectors.is_any_left_to_gather()
     }
 
     /// Looks at the next inode in use, or a part of it, and moves what is wanted. False if it was the last.
@@ -403,7 +439,7 @@ mod tests {
 
     /// Begins a pass, whose units are then taken from it.
     fn begin_in_vain(fs: &FileSystem) {
-        assert!(fs.begin(&mut fs.compaction.lock(), Pace::Short, true).expect("works"));
+        assert!(fs.begin(&mut fs.compaction.lock(), Pace::Short, true, Aligning::Not).expect("works"));
         fs.volume.memory.end_emptying(&Region::ALL);
     }
 

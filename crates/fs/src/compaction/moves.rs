@@ -10,12 +10,11 @@ use std::sync::Arc;
 use tandemfs_device::Fenced;
 use tandemfs_format::mapping::Record;
 use tandemfs_format::segment::Region;
-use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PAGE_LINES};
+use tandemfs_format::{DataAddress, InodeNumber, LINE_BYTES, LineAddress, PAGE_LINES};
 
-use crate::alloc::memory::MemoryAllocator;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
-use crate::index::block::Block;
+use crate::index::block::{Base, Block};
 use crate::index::runs;
 use crate::index::tree::{self, Found};
 use crate::inodes::attribute_set::AttributeSet;
@@ -25,7 +24,7 @@ use crate::mutant::{Mutant, on};
 use crate::statistics::add;
 use crate::sync::RwLockWriteGuard;
 use crate::tuning::compaction::Pass;
-use crate::volume::{Owner, Tx};
+use crate::volume::{Owner, Tx, Volume};
 
 /// Records of a mapping that one look visits under one lock.
 const LOOK_RECORDS: usize = 256;
@@ -39,7 +38,7 @@ pub(super) enum Place {
     Entries(u64),
     /// The leaf or the vector of a block.
     Block(u64),
-    /// The data of a block, or of a run that begins there: logs, or pages of the memory zone.
+    /// The data of a block, or of a run that begins there: logs, pages of the memory zone, or sectors.
     Data(u64),
 }
 
@@ -48,6 +47,8 @@ pub(super) struct Wanted {
     units: BTreeMap<u64, Region>,
     /// Units of the data area are among them.
     has_data: bool,
+    /// Units of the block zone are to be left.
+    has_sectors: bool,
     everything: bool,
 }
 
@@ -58,12 +59,15 @@ impl Wanted {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        !self.everything && !self.has_data && self.units.is_empty()
+        !self.everything && !self.has_data && !self.has_sectors && self.units.is_empty()
     }
 
     /// Whether data is to leave this address.
-    fn has_data(&self, memory: &MemoryAllocator, address: LineAddress) -> bool {
-        self.has_data && (self.everything || memory.is_gathered(address))
+    fn has_data(&self, volume: &Volume, at: DataAddress) -> bool {
+        match at {
+            DataAddress::Page(address) => self.has_data && (self.everything || volume.memory.is_gathered(address)),
+            DataAddress::Sector(sector) => self.has_sectors && (self.everything || volume.sectors.is_gathered(sector)),
+        }
     }
 
     /// Whether there are any of a region.
@@ -86,7 +90,8 @@ impl FileSystem {
     pub(super) fn wanted(&self, everything: bool) -> Wanted {
         let memory = &self.volume.memory;
         let has_data = memory.is_any_left_to_gather() || everything && self.volume.has_memory_homes();
-        Wanted { units: memory.emptied_units(), has_data, everything }
+        let has_sectors = self.volume.sectors.is_any_left_to_gather() || everything && self.volume.geometry.has_block_zone();
+        Wanted { units: memory.emptied_units(), has_data, has_sectors, everything }
     }
 
     /// What an inode names in units that are wanted, as far as one look goes.
@@ -118,7 +123,7 @@ impl FileSystem {
                     let line = run.inline_line(run.shape(&volume.geometry), 0);
                     let is_wanted = line.is_some_and(|line| wanted.has(Region::Leaves, line));
                     places.extend(is_wanted.then_some(Place::Block(block)));
-                    places.extend(wanted.has_data(&volume.memory, run.first).then_some(Place::Data(block)));
+                    places.extend(wanted.has_data(volume, DataAddress::Page(run.first)).then_some(Place::Data(block)));
                     return Ok(ControlFlow::Continue(()));
                 }
                 Found::Block(block, record) => (block, record),
@@ -133,7 +138,7 @@ impl FileSystem {
                 record => {
                     let is_wanted = Block::relocatable(&record).any(|address| wanted.has(Region::Leaves, address));
                     places.extend(is_wanted.then_some(Place::Block(block)));
-                    let is_wanted = wanted.has_data && self.names_data(owner, record, wanted);
+                    let is_wanted = (wanted.has_data || wanted.has_sectors) && self.names_data(owner, record, wanted);
                     places.extend(is_wanted.then_some(Place::Data(block)));
                 }
             }
@@ -148,18 +153,19 @@ impl FileSystem {
 
     /// Whether a block has data that is to move. A damaged one has none that could.
     fn names_data(&self, owner: Owner, record: Record, wanted: &Wanted) -> bool {
-        let memory = &self.volume.memory;
-        Block::of_record(&self.volume, owner, record).is_ok_and(|block| {
-            let page = block.base.run().and_then(|run| run.at.page());
-            page.into_iter().chain(block.logs().map(|log| log.address)).any(|address| wanted.has_data(memory, address))
-        })
+        let wants = |at| wanted.has_data(&self.volume, at);
+        if Base::of_record(&self.volume, owner, &record).is_ok_and(|base| base.run().is_some_and(|run| wants(run.at))) {
+            return true;
+        }
+        let of_log = |block: Block| block.logs().any(|log| wants(DataAddress::Page(log.address)));
+        wanted.has_data && Block::of_record(&self.volume, owner, record).is_ok_and(of_log)
     }
 
     /// Moves one object, if it is still where it is wanted. What cannot be moved is counted.
     pub(super) fn move_one(&self, pass: &mut Pass, looked: &Looked, place: &Place) -> Result<()> {
         let (file, owner) = (&looked.file, looked.owner);
         let wanted = self.wanted(pass.everything);
-        if !place.region().map_or(wanted.has_data, |region| wanted.has_any(region)) {
+        if !place.region().map_or(wanted.has_data || wanted.has_sectors, |region| wanted.has_any(region)) {
             return Ok(());
         }
         let moved = match place {
@@ -167,7 +173,7 @@ impl FileSystem {
             Place::Page(block, height) => self.move_page(file, owner, (*block, *height), &wanted),
             Place::Entries(index) => self.move_entries(file, owner, *index, &wanted),
             Place::Block(block) => self.move_block(file, owner, *block, &wanted),
-            Place::Data(block) => self.gather_block(file, owner, *block, &|address| wanted.has_data(&self.volume.memory, address)),
+            Place::Data(block) => self.gather_block(file, owner, *block, &|at| wanted.has_data(&self.volume, at)),
         };
         match moved {
             Ok(Some(lines)) => add(&self.volume.live.work.compacted_bytes, lines * LINE_BYTES as u64),

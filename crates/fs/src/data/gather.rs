@@ -1,4 +1,5 @@
-//! Moves data logs and extents out of units of the data area that are being emptied (`alloc/gathering.rs`). `compaction/` finds them.
+//! Moves data logs and extents out of units that are being emptied: those of the data area (`alloc/gathering.rs`), and extents of the block
+//! zone (`alloc/scattered.rs`). `compaction/` finds them.
 //!
 //! [GT1] A block's range is locked from the lookup to the commit (RULES R7): readers and writers keep their addresses. Nobody waits for the
 //!       range; a block that is in use, or has a lease, stays.
@@ -13,7 +14,7 @@
 use smallvec::SmallVec;
 use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::mapping::LogEntry;
-use tandemfs_format::{DataAddress, LineAddress, PAGE_LINES};
+use tandemfs_format::{DataAddress, PAGE_LINES};
 
 use super::FileView;
 use super::commit::commit;
@@ -29,7 +30,7 @@ use crate::index::block::{Base, BaseChange, Block, DataRun};
 use crate::index::tree;
 use crate::inodes::InCoreInode;
 use crate::mutant::{Mutant, on};
-use crate::space;
+use crate::space::{self, Zone};
 use crate::volume::{Owner, Tx, Volume};
 
 impl FileSystem {
@@ -43,7 +44,7 @@ impl FileSystem {
         file: &InCoreInode,
         owner: Owner,
         block: u64,
-        wants: &dyn Fn(LineAddress) -> bool,
+        wants: &dyn Fn(DataAddress) -> bool,
     ) -> Result<Option<u64>> {
         let volume = &self.volume;
         let run_now = |view: &FileView| self.mapped(file, view, |root| tree::run_of(volume, owner, root, block));
@@ -56,14 +57,14 @@ impl FileSystem {
         }
         if let Some((first, run)) = run {
             let lines = u64::from(run.blocks) * volume.geometry.block_sectors_each() * PAGE_LINES;
-            return match (wants(run.first), volume.memory.has_data(run.first, lines)) {
+            return match (wants(DataAddress::Page(run.first)), volume.memory.has_data(run.first, lines)) {
                 (false, _) => Ok(Some(0)),
                 (true, true) => self.gather_blocks(file, &(first..=last).collect::<Vec<_>>()).map(Some),
                 (true, false) => Err(self.not_in_maps(owner, first)),
             };
         }
         let old = self.block_of(file, &view, block)?;
-        let extent = old.base.run().filter(|run| run.at.page().is_some_and(wants));
+        let extent = old.base.run().filter(|run| wants(run.at));
         let moved = match extent {
             Some(extent) => self.gather_extent(file, &view, block, &old, extent)?,
             None => 0,
@@ -102,14 +103,21 @@ impl FileSystem {
     fn gather_extent(&self, file: &InCoreInode, view: &FileView, block: u64, old: &Block, extent: DataRun) -> Result<u64> {
         let volume = &self.volume;
         let lines = u64::from(extent.count) * PAGE_LINES;
-        if !extent.at.page().is_some_and(|page| volume.memory.has_data(page, lines)) {
+        if extent.at.sector().is_some_and(|sector| volume.sectors.is_in_room(sector)) {
+            return Ok(0); // it leaves the room otherwise ([SE2] of `alloc/sectors.rs`)
+        }
+        let has_data = match extent.at {
+            DataAddress::Page(page) => volume.memory.has_data(page, lines),
+            DataAddress::Sector(sector) => volume.sectors.has_data(sector, extent.count.into()),
+        };
+        if !has_data {
             return Err(self.not_in_maps(view.owner, block));
         }
         if !matches!(old.base, Base::Unwritten(_)) {
             return self.rewrite_locked(file, block, Rewrite::Gather(None)).map(|was| if was { lines } else { 0 });
         }
         let mut tx = Tx::new(volume);
-        let at = DataAddress::Page(volume.memory.take_extent(extent.count.into(), Need::Move)?);
+        let at = volume.take_data(Zone::of(extent.at), extent.count.into(), Need::Move)?;
         tx.took(space::data(at, extent.count.into()));
         tx.free(space::data(extent.at, extent.count.into()));
         let mut state = file.state.write()?;
@@ -126,13 +134,15 @@ impl FileSystem {
     }
 
     /// Moves logs of a block to other slots.
-    fn gather_logs(&self, file: &InCoreInode, view: &FileView, block: u64, old: Block, wants: &dyn Fn(LineAddress) -> bool) -> Result<u64> {
+    fn gather_logs(&self, file: &InCoreInode, view: &FileView, block: u64, old: Block, wants: &dyn Fn(DataAddress) -> bool) -> Result<u64> {
         let volume = &self.volume;
         let start = block * u64::from(volume.geometry.block_bytes());
         let mut tx = Tx::new(volume);
         let (mut lines, mut stores) = (0, SmallVec::new());
         for (slot, log) in old.logs.iter().enumerate() {
-            let Some(log) = log.filter(|log| wants(log.address) && volume.memory.has_data(log.address, log.class.lines())) else {
+            let Some(log) =
+                log.filter(|log| wants(DataAddress::Page(log.address)) && volume.memory.has_data(log.address, log.class.lines()))
+            else {
                 continue;
             };
             let mut bytes = vec![0; log.length as usize];

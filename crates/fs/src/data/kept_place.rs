@@ -11,8 +11,8 @@
 //!       the same, and has that checksum. A second transaction drops the logs and the mark, and leaves the checksums.
 //! [KP3] So no page is without a checksum at any instant. A crash between leaves an overlaid block. It reads the same: whoever verifies one of its
 //!       pages lays the logs over a copy first (`compose.rs` [CO1]). No replay copies anything.
-//! [KP4] Where an overwrite finds no entry in the leaf, or no slot, the block is written back first. If slots are missing still, its logs
-//!       take the transient room, and the block is written back before the call ends.
+//! [KP4] Where an overwrite finds no entry in the leaf, the block is written back first. Where it finds no slot, its logs take the transient
+//!       room, and the block is written back before the call ends: so the room is there for the next overwrite too.
 //! [KP5] Other logs over such pages would leave them without a checksum ([BL7] of `index/block.rs`). So before a mount serves anything it ends
 //!       the copies that a crash interrupted: stores the logs' bytes again, and drops logs and mark. It verifies no page: one that was
 //!       damaged has no fitting checksum after it either.

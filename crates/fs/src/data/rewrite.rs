@@ -54,7 +54,7 @@ pub(super) enum Rewrite {
     Lengthen(u32),
     /// To lie in the zone that is the file's home ([HM3] of `home.rs`): there, if the caller's transaction took space for it.
     Home(Option<DataAddress>),
-    /// To leave a unit of the memory zone that is being emptied: for other pages, or those that the caller's transaction took (`gather.rs`).
+    /// To leave a unit that is being emptied: for another place in its zone, or pages that the caller's transaction took (`gather.rs`).
     Gather(Option<DataAddress>),
     /// To leave pages that a program may store to ([SL4] of `lent_stores.rs`): for fresh ones, and the old ones stay taken.
     TakeAway,
@@ -242,7 +242,8 @@ impl FileSystem {
                 (sector.is_some_and(|sector| volume.sectors.is_in_room(sector)), count_before)
             }
             Rewrite::Lengthen(sectors) => (count_before < sectors, whole.max(sectors)),
-            Rewrite::Gather(_) | Rewrite::TakeAway => (old.base.is_in_memory(), count_before),
+            Rewrite::Gather(_) => (count_before > 0, count_before),
+            Rewrite::TakeAway => (old.base.is_in_memory(), count_before),
         };
         if !wanted {
             return Ok(None);
@@ -279,7 +280,10 @@ impl FileSystem {
     fn take_near(&self, view: &FileView, old: &Block, sectors: u32, why: Rewrite, may_use_room: &mut bool) -> Result<DataAddress> {
         match why {
             Rewrite::Home(given) => return given.map_or_else(|| self.volume.take_data(view.zone, sectors.into(), Need::Growth), Ok),
-            Rewrite::Gather(given) => return given.map_or_else(|| self.volume.take_data(Zone::Memory, sectors.into(), Need::Move), Ok),
+            Rewrite::Gather(given) => {
+                let zone = if old.base.is_in_memory() { Zone::Memory } else { Zone::Block };
+                return given.map_or_else(|| self.volume.take_data(zone, sectors.into(), Need::Move), Ok);
+            }
             Rewrite::TakeAway => return self.volume.take_data(Zone::Memory, sectors.into(), Need::Growth),
             Rewrite::WriteBack | Rewrite::MoveOut | Rewrite::Lengthen(_) => {}
         }

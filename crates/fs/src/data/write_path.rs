@@ -189,7 +189,7 @@ impl FileSystem {
         if let Some(data) = mutants::bytes_to_keep(data) {
             duplicates.put_back(&file.duplicates, file_end, offset, &data, old, compares);
         }
-        for block in to_write_back {
+        for block in to_write_back.into_iter().filter(|_| !on(Mutant::TransientLogsKept)) {
             if let Err(error) = self.write_back_in_place(file, &view, block) {
                 tracing::debug!(%error, block, "data logs stay in the transient room");
             }

@@ -35,13 +35,15 @@ pub(crate) struct Pass {
     pub(crate) is_second: bool,
     /// Objects that were in use, or could not be read: they are where they were.
     pub(crate) left: u64,
+    /// It empties units so that aligned extents stay.
+    pub(crate) aligns: bool,
     /// Moves everything, wherever it is.
     pub(crate) everything: bool,
 }
 
 impl Pass {
     pub(crate) fn new(pace: Pace) -> Self {
-        Self { pace, next: 1, within: None, is_second: false, left: 0, everything: false }
+        Self { pace, next: 1, within: None, is_second: false, left: 0, aligns: false, everything: false }
     }
 }
 
@@ -50,8 +52,8 @@ impl Pass {
 pub struct CompactionRun {
     /// Passes that have begun.
     pub passes: u64,
-    /// Metadata that was moved, in bytes.
+    /// Metadata and data that was moved, in bytes.
     pub moved_bytes: u64,
-    /// Space that became data area again, in bytes.
+    /// Space that became data area again, or aligned extents of the block zone, in bytes.
     pub freed_bytes: u64,
 }

@@ -1,0 +1,271 @@
+//! Sparse units of the block zone that are being emptied, so that they are aligned extents again. `compaction/` finds what is in them, and
+//! `data/gather.rs` moves it.
+//!
+//! [SX1] What files have in holes grows and shrinks with the files that come and go. While it grows, aligned extents are broken; while it
+//!       shrinks, space is left in nearly all broken units, and few of them lose their last piece. No order in which holes are filled changes
+//!       that (by address is the best that was tried; the fullest unit first is worse). So when more than 1/[`SCATTERED_SHARE`] of the zone
+//!       lies in holes, the emptiest units are emptied.
+//! [SX2] Only units of which a quarter or more is free are emptied, so at most 3 B move for each byte that becomes aligned; and only if holes
+//!       of other units have whole blocks for it and a quarter more: ends of files lie in rests of blocks, where no block fits. At most [`MOVED_SECTORS_MAX`] are moved by a
+//!       pass.
+//! [SX3] Holes of these units are hidden ([AG5] of `aligned_space.rs`). What moves goes to holes of other units, and breaks none
+//!       ([`Need::Move`](super::Need)). Who finds no other place ends the emptying, and takes these holes.
+//! [SX4] If a pass empties fewer than half of its units, because what is in them is in use or does not fit elsewhere, the zone is left alone
+//!       until an eighth more or less than then lies in holes; if no unit can be chosen, until a thirty-second more or less does.
+//! [SX5] Which units are emptied is known in host memory alone, and nothing on the device depends on it.
+//!
+//! Lock order: the room, then the list of units, then a pool.
+
+use std::ops::Range;
+
+use tandemfs_format::Sector;
+
+use super::aligned_space::AlignedSpace;
+use super::sectors::{GROUP_UNITS, SectorAllocator};
+use super::unit_pages::UNIT_PAGES;
+use crate::mutant::{Mutant, on};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use crate::sync::{Mutex, RwLock};
+
+/// A zone is scattered if more than this part (1/N) of it is free in holes: of a zone that is 90 % full that is a fifth of what is free.
+pub(super) const SCATTERED_SHARE: u64 = 48;
+/// Most sectors that one pass moves, 64 MiB.
+const MOVED_SECTORS_MAX: u64 = 32 * UNIT_PAGES;
+/// Most sectors that a unit may have in use to be emptied.
+const TAKEN_MAX: u64 = UNIT_PAGES - UNIT_PAGES / 4;
+
+/// What is being emptied.
+#[derive(Debug, Default)]
+pub(super) struct Scattered {
+    /// Units, ascending.
+    units: RwLock<Vec<u64>>,
+    /// The list is not empty.
+    is_any: AtomicBool,
+    /// Free sectors in holes from which and up to which the zone is given up ([SX4]).
+    given_up: Mutex<Option<Range<u64>>>,
+    /// Units that became aligned extents by being emptied, since the mount.
+    emptied: AtomicU64,
+}
+
+/// How much in holes lets a zone be given up in which so much is ([SX4]): one part in `parts` more or less.
+pub(super) fn about(in_holes: u64, parts: u64) -> Range<u64> {
+    in_holes - in_holes / parts..in_holes + in_holes / parts + 1
+}
+
+/// Whether so much is free in holes of a zone that aligned extents are to be made of them ([SX1], [SX4]).
+pub(super) fn is_scattered(in_holes: u64, most: u64, given_up: Option<Range<u64>>) -> bool {
+    let is_much = in_holes > most && !on(Mutant::ScatteredSpaceKept);
+    is_much && given_up.is_none_or(|given_up| !given_up.contains(&in_holes))
+}
+
+impl SectorAllocator {
+    /// Whether units are to be emptied ([SX1]).
+    pub(crate) fn is_scattered(&self) -> bool {
+        is_scattered(self.in_holes(), self.most_in_holes(), self.scattered.given_up.lock().clone())
+    }
+
+    /// So many sectors may be free in holes ([SX1]): beside the share those of a unit that each pool fills, and of the one with the identity.
+    fn most_in_holes(&self) -> u64 {
+        self.total / SCATTERED_SHARE + (self.pools.count() as u64 + 1) * UNIT_PAGES
+    }
+
+    /// Free sectors in holes.
+    fn in_holes(&self) -> u64 {
+        (0..self.pools.count()).map(|pool| self.pools.with(pool, AlignedSpace::in_holes)).sum()
+    }
+
+    /// Chooses units that are emptied from now on ([SX2]). Returns the number of sectors that are in use there.
+    pub(crate) fn begin_gathering(&self) -> u64 {
+        if !self.is_scattered() {
+            return 0;
+        }
+        let may_be_whole = |unit: u64| unit > 0 && (unit + 1) * UNIT_PAGES <= self.total; // the identity is in the first
+        let (mut room, mut by_load) = (0, Vec::new());
+        for group in 0..self.group_count {
+            let (pool, first) = self.place_of(group);
+            self.pools.with(pool, |space| {
+                for index in 0..GROUP_UNITS {
+                    let (unit, in_pool) = ((group * GROUP_UNITS + index) as u64, (first / UNIT_PAGES) as usize + index);
+                    let free = space.free_of(in_pool);
+                    if free == 0 || free == UNIT_PAGES {
+                        continue;
+                    }
+                    let in_blocks = space.free_in_blocks(in_pool);
+                    room += in_blocks;
+                    if free >= UNIT_PAGES - TAKEN_MAX && may_be_whole(unit) {
+                        by_load.push((UNIT_PAGES - free, unit, in_blocks));
+                    }
+                }
+            });
+        }
+        by_load.sort_unstable();
+        let (mut moved, mut units) = (0, Vec::new());
+        for (taken, unit, in_blocks) in by_load {
+            room -= in_blocks;
+            if room < (moved + taken) * 5 / 4 || moved + taken > MOVED_SECTORS_MAX {
+                break;
+            }
+            moved += taken;
+            units.push(unit);
+        }
+        units.sort_unstable();
+        let mut list = self.scattered.units.write();
+        list.extend(units.into_iter().filter(|unit| self.in_unit(*unit, |space, index| space.hide(index))));
+        list.sort_unstable();
+        list.dedup();
+        self.scattered.is_any.store(!list.is_empty(), SeqCst);
+        if list.is_empty() {
+            *self.scattered.given_up.lock() = Some(about(self.in_holes(), 32));
+            return 0;
+        }
+        moved
+    }
+
+    /// No unit is emptied any more. False if none was ([SX3]).
+    pub(super) fn show_scattered(&self) -> bool {
+        let units = std::mem::take(&mut *self.scattered.units.write());
+        self.scattered.is_any.store(false, SeqCst);
+        let shown = |unit: &&u64| {
+            self.in_unit(**unit, |space, index| {
+                let was = space.is_hidden(index);
+                space.show(index);
+                was
+            })
+        };
+        let (count, shown) = (units.len(), units.iter().filter(shown).count());
+        self.scattered.emptied.fetch_add((count - shown) as u64, SeqCst);
+        if count > 0 {
+            *self.scattered.given_up.lock() = (2 * shown > count).then(|| about(self.in_holes(), 8));
+        }
+        shown > 0
+    }
+
+    /// Ends a pass.
+    pub(crate) fn end_gathering(&self) {
+        self.show_scattered();
+    }
+
+    /// Whether a unit that is being emptied is not an aligned extent yet.
+    pub(crate) fn is_any_left_to_gather(&self) -> bool {
+        let is_left = |unit: &u64| self.in_unit(*unit, |space, index| space.is_hidden(index));
+        self.scattered.is_any.load(SeqCst) && self.scattered.units.read().iter().any(is_left)
+    }
+
+    /// Whether what is here is to leave its unit. A unit that became whole meanwhile, and was taken again, is not hidden.
+    pub(crate) fn is_gathered(&self, sector: Sector) -> bool {
+        let unit = sector.number() / UNIT_PAGES;
+        self.scattered.is_any.load(SeqCst)
+            && self.scattered.units.read().binary_search(&unit).is_ok()
+            && self.in_unit(unit, |space, index| space.is_hidden(index))
+    }
+
+    /// Units that became aligned extents by being emptied, since the mount.
+    pub(crate) fn gathered_units(&self) -> u64 {
+        self.scattered.emptied.load(SeqCst)
+    }
+
+    /// Whether all of these sectors are in use. A forged image may name others.
+    pub(crate) fn has_data(&self, sector: Sector, count: u64) -> bool {
+        let mut taken = sector.number() + count <= self.total;
+        if taken {
+            self.pools.each_part(sector.number(), count, |space, start, here| taken &= space.is_taken(start, here));
+        }
+        taken
+    }
+
+    /// Uses the pool of a unit, and its number there.
+    fn in_unit<T>(&self, unit: u64, work: impl FnOnce(&mut AlignedSpace, usize) -> T) -> T {
+        let pool = self.pools.pool_of(unit * UNIT_PAGES);
+        let index = unit - self.pools.start_of(pool) / UNIT_PAGES;
+        self.pools.with(pool, |space| work(space, index as usize))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandemfs_format::geometry::Geometry;
+
+    use super::*;
+    use crate::alloc::Need;
+
+    const EACH: u64 = 16;
+
+    /// A zone of 32 units, and blocks that fill some of them beside the identity.
+    fn filled(units: u64) -> (SectorAllocator, Vec<Sector>) {
+        let geometry = Geometry::new(64 << 20, 64 << 20, 64 << 10, 4, 256 << 10).expect("fits");
+        let sectors = SectorAllocator::new(&geometry, 1);
+        let taken = (1..units * UNIT_PAGES / EACH).map(|_| sectors.take(EACH, Need::Growth).expect("room")).collect();
+        (sectors, taken)
+    }
+
+    /// All but one in `kept` of the blocks of each unit are freed; of the first four units none.
+    fn sparse(kept: usize) -> (SectorAllocator, Vec<Sector>) {
+        let (sectors, taken) = filled(8);
+        let in_first = |sector: &Sector| sector.number() < 4 * UNIT_PAGES;
+        let (stays, goes): (Vec<_>, Vec<_>) =
+            taken.into_iter().enumerate().partition(|(index, sector)| in_first(sector) && index % 2 == 0 || index % kept == 0);
+        goes.into_iter().for_each(|(_, sector)| assert!(sectors.free(sector, EACH)));
+        (sectors, stays.into_iter().map(|(_, sector)| sector).collect())
+    }
+
+    #[test]
+    fn the_emptiest_units_are_emptied_into_others_and_are_aligned_again() {
+        let (sectors, blocks) = sparse(8);
+        let before = sectors.aligned_free_bytes();
+        assert!(sectors.is_scattered());
+        let moved = sectors.begin_gathering();
+        assert!(moved > 0 && sectors.is_any_left_to_gather());
+        let leaving: Vec<_> = blocks.iter().filter(|sector| sectors.is_gathered(**sector)).collect();
+        assert_eq!(leaving.len() as u64 * EACH, moved);
+        for sector in leaving {
+            assert!(sectors.has_data(*sector, EACH));
+            let to = sectors.take(EACH, Need::Move).expect("room");
+            assert!(!sectors.is_gathered(to), "[SX3]");
+            assert!(sectors.free(*sector, EACH));
+        }
+        assert!(!sectors.is_any_left_to_gather());
+        sectors.end_gathering();
+        let gained = (sectors.aligned_free_bytes() - before) >> 21;
+        assert!(gained >= 3 && gained == sectors.gathered_units(), "{gained} of {}", sectors.gathered_units());
+    }
+
+    #[test]
+    fn who_finds_no_other_place_ends_the_emptying() {
+        let (sectors, _blocks) = sparse(8);
+        assert!(sectors.begin_gathering() > 0);
+        while sectors.take(EACH, Need::Move).is_ok() {}
+        assert!(sectors.is_any_left_to_gather(), "a move ends nothing, and breaks no aligned extent");
+        while sectors.take(EACH, Need::Growth).is_ok() {}
+        assert!(!sectors.is_any_left_to_gather());
+        assert!(sectors.space().available_bytes < EACH * 4096, "each hole is found again: {:?}", sectors.space());
+    }
+
+    #[test]
+    fn what_could_not_be_emptied_is_left_alone_until_holes_change() {
+        let (sectors, blocks) = sparse(8);
+        assert!(sectors.begin_gathering() > 0);
+        sectors.end_gathering();
+        assert!(!sectors.is_scattered() && sectors.begin_gathering() == 0, "[SX4]");
+        blocks[..64].iter().for_each(|sector| assert!(sectors.free(*sector, EACH)));
+        assert!(sectors.is_scattered());
+    }
+
+    #[test]
+    fn nearly_full_units_stay() {
+        let (sectors, taken) = filled(28);
+        taken.iter().step_by(5).for_each(|sector| assert!(sectors.free(*sector, EACH)));
+        assert!(sectors.is_scattered() && sectors.begin_gathering() == 0, "[SX2]");
+        assert!(!sectors.is_scattered(), "[SX4]");
+    }
+
+    #[test]
+    fn a_unit_that_became_whole_and_was_taken_again_does_not_move() {
+        let (sectors, blocks) = sparse(8);
+        assert!(sectors.begin_gathering() > 0);
+        let leaving: Vec<_> = blocks.into_iter().filter(|sector| sectors.is_gathered(*sector)).collect();
+        leaving.iter().for_each(|sector| assert!(sectors.free(*sector, EACH)));
+        while sectors.take_row(UNIT_PAGES..=UNIT_PAGES, false).is_some() {}
+        assert!(leaving.iter().any(|sector| sectors.has_data(*sector, EACH)));
+        assert!(!leaving.iter().any(|sector| sectors.is_gathered(*sector)));
+    }
+}
