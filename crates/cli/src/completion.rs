@@ -35,7 +35,7 @@ const FLAGS: [&str; 26] = [
     "_netdev",
 ];
 /// Options with a value that is not one of a few.
-const VALUES: [&str; 15] = [
+const VALUES: [&str; 16] = [
     "threshold",
     "write_back_limit",
     "read_ahead",
@@ -49,6 +49,7 @@ const VALUES: [&str; 15] = [
     "large_extents",
     "numa_nodes",
     "direct",
+    "direct_stores",
     "direct_spin",
     "direct_clients",
 ];
@@ -155,11 +156,15 @@ mod tests {
                 "in_place=" => "512",
                 "modified_ratio=" => "1/4",
                 "memory=" => "64M",
-                "threads=" | "numa_nodes=" | "direct=" | "direct_clients=" | "direct_spin=" => "3",
+                "threads=" | "numa_nodes=" | "direct=" | "direct_stores=" | "direct_clients=" | "direct_spin=" => "3",
                 "log=" => "/tmp/log",
                 _ => "",
             };
-            let list = if word == "atomic" { "strict,atomic".to_owned() } else { format!("{word}{value}") };
+            let list = match word.as_str() {
+                "atomic" => "strict,atomic".to_owned(),
+                "direct_stores=" => format!("direct,{word}{value}"),
+                _ => format!("{word}{value}"),
+            };
             assert_eq!(word.ends_with('='), !value.is_empty(), "{word}");
             Options::parse([list.as_str()], true).unwrap_or_else(|error| panic!("{word}: {error}"));
         }

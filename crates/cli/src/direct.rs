@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use tandemfs_direct::{ClientStatistics, Entrants, Limits, MountIdentity, Observer, Server};
+use tandemfs_direct::{ClientStatistics, Entrants, Limits, MountIdentity, Observer, Server, StoreCounts};
 use tandemfs_fs::FileSystem;
 use tandemfs_fuse::mounts::Mounted;
 use tandemfs_fuse::{Beside, MountSettings};
@@ -24,8 +24,13 @@ pub fn open(fs: &Arc<FileSystem>, settings: &MountSettings, limits: &Limits, bes
     let server = Server::start_with(vfs, mount, stands, entrants(settings, mounted.user), limits.clone(), opener)
         .inspect_err(|error| tracing::warn!("no direct door, so programs go by the mount: {error}"))
         .ok()?;
-    let observer = server.observer();
-    let _first = report.set(Box::new(move || clients(&observer)));
+    let (observer, fs) = (server.observer(), Arc::downgrade(fs));
+    let _first = report.set(Box::new(move || {
+        let mut said = clients(&observer);
+        let (leases, kept_back_bytes) = fs.upgrade().map_or((0, 0), |fs| fs.stores_lent());
+        said["store_leases"] = json!({ "held": leases, "kept_back_bytes": kept_back_bytes });
+        said
+    }));
     Some(server)
 }
 
@@ -46,6 +51,8 @@ fn client(client: &ClientStatistics) -> Value {
         "connected_seconds": client.connected.as_secs(),
         "open_files": client.open_files,
         "loads_by_itself": client.has_zone,
+        "stores_by_itself": client.stores.is_some(),
+        "store_leases": client.stores.map(store_leases),
         "read_bytes": counts.read_bytes,
         "written_bytes": counts.written_bytes,
         "requests": counts.operations.iter().map(|of| of.count).sum::<u64>(),
@@ -53,6 +60,16 @@ fn client(client: &ClientStatistics) -> Value {
         "requests_to_mount": counts.to_mount,
         "operations": operations,
         "latency": tandemfs_fuse::latencies(counts.operations.iter().map(|of| (name(of.number), of.latency.clone()))),
+    })
+}
+
+fn store_leases(counts: StoreCounts) -> Value {
+    json!({
+        "held": counts.held,
+        "lent": counts.lent,
+        "ended": counts.ended,
+        "taken_away": counts.taken_away,
+        "is_late": counts.is_late,
     })
 }
 
@@ -91,7 +108,7 @@ mod tests {
         let known = "nothing open close read write stat access unlink remove_directory make_directory make_node make_link link read_link rename \
                      read_directory truncate allocate sync copy_range seek change_mode change_owner set_times get_attribute set_attribute \
                      list_attributes remove_attribute file_system_space sync_file_system set_flags \
-                     descriptor lend map unmap";
+                     descriptor lend map unmap lend_stores return_stores";
         assert_eq!(names, known.split(' ').collect::<Vec<_>>());
     }
 }

@@ -98,6 +98,11 @@ Options (-o):
   direct=GROUP    as direct; programs of root, of who mounts and of members of
                   this group may also map the drive's memory for reading if
                   they ask for it, and with it read every file
+  direct_stores=GROUP
+                  with direct: programs of root, of who mounts and of members of
+                  this group may also store to the drive's memory by themselves
+                  if they ask for it, and with it destroy every file; not with
+                  strict
   direct_spin=N   microseconds for which the server of direct looks for work
                   before it sleeps (default 50; 0 to 1000000)
   direct_clients=N
@@ -178,6 +183,16 @@ impl Options {
             return Err(
                 "the options 'direct' and 'atomic' do not go together: files would bypass the page cache that 'direct' looks after".into(),
             );
+        }
+        if options.direct.stores_by.is_some() {
+            if !options.settings.direct && !options.remount {
+                return Err("the option 'direct_stores' needs 'direct'".into());
+            }
+            if options.settings.mode != Mode::Relaxed {
+                return Err(
+                    "the options 'direct_stores' and 'strict' do not go together: what a program stores in place is not atomic".into()
+                );
+            }
         }
         if let Some(word) = of_kernel.filter(|_| !options.remount) {
             return Err(unknown(word));
@@ -263,8 +278,9 @@ impl Options {
             Some(("log", value)) => self.log = Some(value.into()),
             Some(("direct", value)) => {
                 settings.direct = true;
-                self.direct.lends_to = Some(group_number(value)?);
+                self.direct.lends_to = Some(group_number("direct", value)?);
             }
+            Some(("direct_stores", value)) => self.direct.stores_by = Some(group_number("direct_stores", value)?),
             Some(("direct_spin", value)) => {
                 let spin = value.parse().ok().filter(|spin| *spin <= 1_000_000).map(Duration::from_micros);
                 self.direct.spin = spin.ok_or_else(|| format!("direct_spin={value}: microseconds from 0 to 1000000 are needed"))?;
@@ -341,10 +357,11 @@ impl Options {
 }
 
 /// The number of a group, which is given by it or by a name.
-pub fn group_number(group: &str) -> Result<u32, String> {
+pub fn group_number(option: &str, group: &str) -> Result<u32, String> {
     let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
     let number = group.parse().ok().or_else(|| named_group(&groups, group));
-    number.ok_or_else(|| format!("direct={group}: /etc/group has no group of this name; name one, or its number, or use 'direct' alone"))
+    number
+        .ok_or_else(|| format!("{option}={group}: /etc/group has no group of this name; name one, or its number, or leave the option out"))
 }
 
 /// The number of a group in the lines of group(5).
@@ -527,6 +544,9 @@ mod tests {
             "direct_clients=0",
             "direct_clients=4097",
             "direct,strict,atomic",
+            "direct,direct_stores=no such group",
+            "direct_stores=0",
+            "direct,strict,direct_stores=0",
         ] {
             assert!(parse(word).is_err_and(|sentence| sentence.contains("direct")), "{word}");
         }
@@ -538,6 +558,9 @@ mod tests {
         assert!(options.settings.direct && options.direct.lends_to == Some(54_321));
         assert_eq!(parse("direct=root").expect("reads").direct.lends_to, Some(0));
         assert_eq!(parse("direct=54321,direct").expect("reads").direct.lends_to, None, "the later word");
+        assert_eq!(parse("direct=54321").expect("reads").direct.stores_by, None, "for loads alone");
+        let options = parse("direct,direct_stores=54321,relaxed").expect("reads");
+        assert_eq!((options.direct.lends_to, options.direct.stores_by), (None, Some(54_321)));
         let groups = "root:x:0:\nstaff:x:50:a,b\nbroken:x\nodd:x:y:\n";
         assert_eq!([named_group(groups, "staff"), named_group(groups, "root")], [Some(50), Some(0)]);
         assert!(["sta", "broken", "odd", "", "x"].iter().all(|name| named_group(groups, name).is_none()));

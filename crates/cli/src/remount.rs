@@ -93,6 +93,7 @@ pub fn lasting(options: &Options, fs: &FileSystem) -> Vec<(&'static str, String)
         ("allow_other", on_off(settings.allow_other)),
         ("allow_root", on_off(settings.allow_root)),
         ("direct", options.direct.lends_to.map_or_else(|| on_off(settings.direct), |group| group.to_string())),
+        ("direct_stores", options.direct.stores_by.map_or_else(String::new, |group| group.to_string())),
         ("direct_spin", options.direct.spin.as_micros().to_string()),
         ("direct_clients", options.direct.clients.to_string()),
     ]
@@ -121,7 +122,9 @@ fn changes<'a>(lists: impl IntoIterator<Item = &'a str>, lasting: &dyn Fn(&str) 
             "allow_other" => ("allow_other", lasting("allow_other") == "on" || lasting("allow_root") == "on"),
             "allow_root" => ("allow_root", lasting("allow_root") == "on"),
             _ => match word.split_once('=') {
-                Some(("direct", group)) => ("direct", group_number(group).is_ok_and(|group| lasting("direct") == group.to_string())),
+                Some((name @ ("direct" | "direct_stores"), group)) => {
+                    (name, group_number(name, group).is_ok_and(|group| lasting(name) == group.to_string()))
+                }
                 Some((name, value)) if LASTING.contains(&name) => (name, is_same(name, value, &lasting(name))),
                 _ => continue,
             },

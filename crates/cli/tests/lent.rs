@@ -140,3 +140,84 @@ fn what_the_mount_writes_is_seen_in_mappings() {
     succeeds(&["check", &device]);
     assert!(client.has_ended());
 }
+
+fn leases(mount: &support::Mount) -> u64 {
+    mount.stats()["direct"]["store_leases"]["held"].as_u64().expect("a number")
+}
+
+/// A client stores under leases, the mount reads and writes by its page cache, maps and cuts: each sees what the other has done (`direct_stores=`).
+#[test]
+fn what_clients_store_is_what_the_mount_reads() {
+    let place = Place::empty();
+    let memory = place.path("memory");
+    fs::File::create(&memory).and_then(|file| file.set_len(96 << 20)).expect("a file");
+    let device = format!("memory={memory}");
+    succeeds(&["mkfs", &device]);
+    let mount = place.mount_device(&device, "direct,direct_stores=54321");
+    let path = mount.path("file");
+    fs::write(&path, pattern(1, FILE_BYTES)).expect("written");
+    let client = Mount::connect_with(mount.root(), &Options { stores: true, ..Options::default() }).expect("let in");
+    assert!(client.stores_by_itself() && !client.loads_by_itself());
+    let file = OpenOptions::new().read(true).write(true).open(&client, "file").expect("opened");
+    let by_mount = fs::File::options().read(true).write(true).open(&path).expect("opened");
+    let (mut model, mut leased) = (pattern(1, FILE_BYTES), 0);
+    for round in 0..60_u32 {
+        let at = round as usize * 30_011;
+        for write in 0..100 {
+            let (at, bytes) = (at / (1 << 20) * (1 << 20) + write * 4096, [(round + write as u32) as u8; 4096]);
+            file.write_all_at(&bytes, at as u64).expect("written");
+            model[at..at + bytes.len()].copy_from_slice(&bytes);
+        }
+        leased += leases(&mount);
+        let (found_at, length) = (at / (1 << 20) * (1 << 20) + 100, 300_000.min(FILE_BYTES - at / (1 << 20) * (1 << 20) - 100));
+        let mut found = vec![0; length];
+        match round % 3 {
+            0 => {
+                by_mount.read_exact_at(&mut found, found_at as u64).expect("read");
+                assert!(found == model[found_at..found_at + length], "round {round}: a read by the mount");
+            }
+            1 => {
+                by_mount.write_all_at(&[round as u8; 9000], found_at as u64).expect("written");
+                model[found_at..found_at + 9000].fill(round as u8);
+            }
+            _ => {
+                let said = std::process::Command::new("python3")
+                    .args(["-c", "import mmap,sys; f=open(sys.argv[1],'r+b'); m=mmap.mmap(f.fileno(),0); n=int(sys.argv[2]); print(m[n]); m[n+1]=77; m.flush()"])
+                    .args([&path.display().to_string(), &found_at.to_string()])
+                    .output()
+                    .expect("python3");
+                assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), model[found_at].to_string(), "round {round}: a mapping");
+                model[found_at + 1] = 77;
+            }
+        }
+        assert!(read(&file) == model, "round {round}: the client");
+    }
+    assert!(leased > 0, "no lease was used");
+    let stats = &mount.stats()["direct"];
+    let of_client = &stats["clients"][0]["store_leases"];
+    assert!(of_client["lent"].as_u64() > Some(0) && of_client["taken_away"] == 0, "{of_client}");
+    assert_eq!(stats["store_leases"]["kept_back_bytes"], 0);
+    drop((client, file, by_mount));
+    mount.unmount();
+    let mount = place.mount_device(&device, "direct,direct_stores=54321");
+    assert!(fs::read(mount.path("file")).expect("read") == model);
+    // The daemon is killed with a lease in place: what was stored is there, and nobody mounts while the client has the memory.
+    let client = Mount::connect_with(mount.root(), &Options { stores: true, ..Options::default() }).expect("let in");
+    let file = OpenOptions::new().read(true).write(true).open(&client, "file").expect("opened");
+    for write in 0..100 {
+        file.write_all_at(&[write; 4096], u64::from(write) * 4096).expect("written");
+        model[usize::from(write) * 4096..][..4096].fill(write);
+    }
+    assert_eq!(leases(&mount), 1);
+    mount.kill();
+    let refused = (0..1000).find_map(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        file.write_at(&[99; 4096], 99 * 4096).err()
+    });
+    assert_eq!(refused, Some(Error::Errno(Errno::NOTCONN)));
+    drop((client, file));
+    let mount = place.mount_device(&device, "direct");
+    assert!(fs::read(mount.path("file")).expect("read") == model);
+    mount.unmount();
+    succeeds(&["check", &device]);
+}

@@ -14,17 +14,18 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     SocketAddrUnix, SocketFlags, SocketType,
 };
-use tandemfs_device::LentZone;
-use tandemfs_protocol::{GREETING_BYTES, Hello, Reception, VERSION, Welcome, socket};
-use tandemfs_ring::{Client, Versions};
+use tandemfs_device::{LentZone, Mapping, PersistenceDomain, StoreZone};
+use tandemfs_protocol::{GREETING_BYTES, Hello, Reception, StorePlace, VERSION, Welcome, socket};
+use tandemfs_ring::{Client, Leases, Versions};
 
 use crate::ConnectError;
+use crate::lent_stores::Stores;
 use crate::mountinfo::{Mounted, mounted};
 
 /// How long a daemon may take for its greeting.
 const GREETING_WAIT: Duration = Duration::from_secs(5);
-/// Descriptors of a welcome: arena, word file, perhaps an eventfd, version words and the memory zone.
-const DESCRIPTORS_MAX: usize = 5;
+/// Descriptors of a welcome: arena, word file, perhaps an eventfd, version words, the memory zone, that for stores and lease words.
+const DESCRIPTORS_MAX: usize = 7;
 
 /// The socket of the daemon of a mount, connected, and where it is.
 pub(crate) fn find(directory: &Path, mount: &Mounted) -> Result<(OwnedFd, PathBuf), ConnectError> {
@@ -131,6 +132,18 @@ pub(crate) struct Greeted {
     pub(crate) welcome: Welcome,
     /// The memory zone, where the daemon lends it and the client wants it.
     pub(crate) zone: Option<LentZone>,
+    /// What the client stores by, under the same conditions.
+    pub(crate) stores: Option<Stores>,
+}
+
+/// What a client stores by; none where it would not be durable, or cannot be mapped: then everything is written by requests.
+fn stores(place: StorePlace, zone: OwnedFd, words: &OwnedFd) -> Option<Stores> {
+    const FLUSHED: PersistenceDomain = PersistenceDomain::Adr;
+    if place.needs_flush && Mapping::reachable_domain(FLUSHED) != FLUSHED {
+        return None;
+    }
+    let zone = StoreZone::received(zone, place.zone.start, place.zone.bytes).map().ok()?;
+    Some(Stores::new(zone, place.needs_flush, Leases::map(words.as_fd()).ok()?))
 }
 
 /// Greets the daemon at the other end of a socket and maps what it sends. Descriptors that are kept have numbers from `least` on.
@@ -157,6 +170,10 @@ pub(crate) fn greet(socket: OwnedFd, root: BorrowedFd<'_>, hello: Hello, least: 
         Reception::Refusal(refusal) if refusal.version != VERSION => return Err(ConnectError::Version { found: refusal.version }),
         Reception::Refusal(refusal) => return Err(ConnectError::Refused { errno: refusal.errno, sentence: refusal.sentence }),
     };
+    let stores = welcome.stores.and_then(|place| {
+        let (words, zone) = (descriptors.pop()?, descriptors.pop()?);
+        if hello.wants_stores { stores(place, zone, &words) } else { None }
+    });
     let zone = welcome.zone.and_then(|place| Some(LentZone::received(moved_up(descriptors.pop()?, least), place.start, place.bytes)));
     let zone = zone.filter(|_| hello.wants_zone); // without it everything is asked for
     let versions = if welcome.version_words > 0 { descriptors.pop() } else { None };
@@ -169,5 +186,5 @@ pub(crate) fn greet(socket: OwnedFd, root: BorrowedFd<'_>, hello: Hello, least: 
     if let Some(versions) = versions {
         client.set_versions(Versions::map(versions.as_fd())?);
     }
-    Ok(Greeted { client, welcome, zone })
+    Ok(Greeted { client, welcome, zone, stores })
 }

@@ -4,12 +4,12 @@ use std::num::NonZeroU64;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use rustix::io::Errno;
 use tandemfs_device::LentZone;
 use tandemfs_protocol::{
-    Handle, LENT_RANGE_BYTES, LENT_RANGES_MAX, LENT_WINDOW_BYTES, LentRange, MAPPED_RANGES_MAX, Number, Operation, Outcome, TEXT_BYTES_MAX,
-    TRANSFER_BYTES_MAX, Text,
+    Handle, LENT_RANGE_BYTES, LENT_RANGES_MAX, LENT_WINDOW_BYTES, LentRange, MAPPED_RANGES_MAX, Number, Operation, Outcome, StoreLease,
+    TEXT_BYTES_MAX, TRANSFER_BYTES_MAX, Text,
 };
 use tandemfs_ring::{Answer, Attributes, Buffer, Client, NAME_BYTES_MAX, PAGE_BYTES, Request, SLOTS_MAX, Seen, Slot};
 
@@ -18,7 +18,9 @@ use crate::bytes::KnownBytes;
 use crate::connect::{Greeted, received_descriptor};
 use crate::known::{Known, Question, Told};
 use crate::lent::Lent;
+use crate::lent_stores::Stores;
 use crate::mapping::Mapped;
+use crate::mutant::{self, Mutant};
 use crate::{Error, Options, Result};
 
 /// Most shared memory that a slot keeps between calls, for texts and small data.
@@ -62,16 +64,19 @@ pub struct Connection {
     pub(crate) lent: Option<Lent>,
     /// The zone itself, for mappings of files, where they were asked for.
     zone: Option<LentZone>,
+    /// What it stores by ([STR7] of `lent_stores.rs`); none inside once the connection has ended.
+    stores: Option<RwLock<Option<Stores>>>,
     /// Held by who takes a descriptor from the socket.
     receiving: Mutex<()>,
 }
 
 impl Connection {
     pub(crate) fn new(greeted: Greeted, options: &Options, umask: u16) -> Self {
-        let Greeted { client: ring, welcome, zone } = greeted;
+        let Greeted { client: ring, welcome, zone, stores } = greeted;
         let slots = welcome.slots.clamp(1, SLOTS_MAX);
         let kept = (welcome.data_bytes / (2 * u64::from(slots))).min(KEPT_BYTES_MAX) as u32;
         let can_look_up = welcome.operations & Number::Lend.bit() != 0 && kept >= LOOKED_UP_BYTES;
+        let can_be_lent = welcome.operations & Number::LendStores.bit() != 0 && kept >= LOOKED_UP_BYTES;
         Self {
             ring,
             lent: zone.as_ref().filter(|_| options.loads && can_look_up).and_then(|zone| zone.map().ok()).map(Lent::new),
@@ -86,6 +91,7 @@ impl Connection {
             umask: AtomicU16::new(umask & 0o777),
             known: Known::new(options.keeps_answers),
             known_bytes: KnownBytes::new(options.keeps_answers),
+            stores: stores.filter(|_| options.stores && can_be_lent).map(|stores| RwLock::new(Some(stores))),
             receiving: Mutex::default(),
         }
     }
@@ -96,7 +102,59 @@ impl Connection {
     }
 
     pub(crate) fn has_ended(&self) -> bool {
-        self.ring.has_ended()
+        let has_ended = self.ring.has_ended();
+        if has_ended {
+            self.drop_stores();
+        }
+        has_ended
+    }
+
+    /// Whether it stores by itself.
+    pub(crate) fn stores(&self) -> bool {
+        self.stores.is_some()
+    }
+
+    /// The connection has ended ([STR7] of `lent_stores.rs`). Who stores this moment leaves it to the next call.
+    fn drop_stores(&self) {
+        if let Some(mut stores) = self.stores.as_ref().and_then(RwLock::try_write)
+            && !mutant::on(Mutant::ZoneKept)
+        {
+            *stores = None;
+        }
+    }
+
+    /// Stores bytes of an open file, all of them, if their window is leased.
+    #[inline]
+    pub(crate) fn store(&self, handle: Handle, offset: u64, from: &[u8]) -> Option<()> {
+        self.stores.as_ref()?.try_read()?.as_ref()?.store(&self.ring, handle, offset, from)
+    }
+
+    /// Loads bytes of an open file that may be read, all of them, if their window is leased.
+    #[inline]
+    pub(crate) fn load_leased(&self, handle: Handle, offset: u64, into: &mut [u8]) -> Option<()> {
+        self.stores.as_ref()?.try_read()?.as_ref()?.load(&self.ring, handle, offset, into)
+    }
+
+    /// Bytes were written by a request: perhaps their window is asked for, so that the next ones can be stored.
+    pub(crate) fn was_written(&self, handle: Handle, offset: u64, length: usize) {
+        let Some(stores) = self.stores.as_ref().and_then(RwLock::try_read) else { return };
+        let Some(stores) = stores.as_ref().filter(|stores| stores.is_wanted(handle, offset, length)) else { return };
+        let ask = || -> Result<_> {
+            let mut call = self.begin()?;
+            let into = call.room(LOOKED_UP_BYTES as usize)?;
+            let answer = call.send(&Operation::LendStores { handle, offset: offset.cast_signed(), into: into.range })?;
+            let bytes = call.returned(&answer, into)?;
+            if bytes.is_empty() {
+                return Ok(None);
+            }
+            let (lease, window) = (StoreLease::decode(answer.further)?, offset / LENT_WINDOW_BYTES * LENT_WINDOW_BYTES);
+            Ok(Some((lease, LentRange::decode(&bytes, window, stores.zone_bytes())?)))
+        };
+        // A daemon that lends nothing, or says what no daemon says, is asked to write.
+        let lent = ask().unwrap_or_default();
+        if let Some(lease) = stores.keep(handle, offset, lent).and_then(StoreLease::number) {
+            let _ended = self.begin().and_then(|mut call| call.send(&Operation::ReturnStores { lease }));
+        }
     }
 
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
@@ -304,7 +362,11 @@ impl Call<'_> {
         }
         let Locker { slot, request, .. } = &mut *self.locker;
         operation.encode_to(request).map_err(|_| Errno::NAMETOOLONG)?;
-        Ok(slot.as_mut().ok_or(Errno::NOTCONN)?.call(request)?)
+        let answer = slot.as_mut().ok_or(Errno::NOTCONN)?.call(request);
+        if answer.is_err() {
+            self.connection.drop_stores();
+        }
+        Ok(answer?)
     }
 
     /// Sends a request whose answer has attributes.

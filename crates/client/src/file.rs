@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use rustix::fs::OFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 use tandemfs_protocol::{Handle, Operation, Outcome, Place, TimeToSet, Unless, Whence};
 use tandemfs_ring::{Answer, Attributes};
@@ -13,6 +14,7 @@ use tandemfs_ring::{Answer, Attributes};
 use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::mapping::Mapping;
+use crate::mutant::{self, Mutant};
 use crate::subject::{Name, Target};
 use crate::tree::{names_of, sealed::Base};
 use crate::{Error, Result};
@@ -28,6 +30,8 @@ const CALL_BYTES_MAX: usize = 0x7fff_f000;
 pub struct File {
     connection: Arc<Connection>,
     handle: Handle,
+    /// It may be read.
+    reads: bool,
     is_open: AtomicBool,
 }
 
@@ -53,8 +57,10 @@ fn in_pieces(length: usize, mut piece: impl FnMut(usize) -> Result<(usize, usize
 }
 
 impl File {
-    pub(crate) fn new(connection: Arc<Connection>, handle: Handle) -> Self {
-        Self { connection, handle, is_open: AtomicBool::new(true) }
+    pub(crate) fn new(connection: Arc<Connection>, handle: Handle, flags: i32) -> Self {
+        let access = OFlags::from_bits_retain(flags.cast_unsigned()) & OFlags::ACCMODE;
+        let reads = access == OFlags::RDONLY || access == OFlags::RDWR;
+        Self { connection, handle, reads, is_open: AtomicBool::new(true) }
     }
 
     pub(crate) fn handle(&self) -> Handle {
@@ -90,6 +96,11 @@ impl File {
         in_pieces(length, |done| {
             let offset = offset_of(offset.checked_add(done as u64).ok_or(Errno::INVAL)?)?;
             let part = (length - done).min(self.connection.transfer_bytes as usize);
+            if (self.reads || mutant::on(Mutant::LoadsUnread))
+                && self.connection.load_leased(self.handle, offset.cast_unsigned(), &mut into[done..done + part]).is_some()
+            {
+                return Ok((part, part)); // [STR4] of `lent_stores.rs`
+            }
             if self.connection.load(self.handle, offset.cast_unsigned(), &mut into[done..done + part]).is_some() {
                 return Ok((part, part));
             }
@@ -210,17 +221,27 @@ impl File {
 
     fn write(&self, from: &[u8], flags: ReadWriteFlags, unless: Unless, offset_at: impl Fn(usize) -> Option<u64>) -> Result<(usize, u64)> {
         let from = &from[..from.len().min(CALL_BYTES_MAX)];
+        let is_plain = (flags - ReadWriteFlags::DSYNC).is_empty();
         let flags = flags.bits().cast_signed();
         let mut end = 0;
         let done = in_pieces(from.len(), |done| {
             let offset = offset_of(offset_at(done).ok_or(Errno::FBIG)?)?;
+            let part = (from.len() - done).min(self.connection.transfer_bytes as usize);
+            if is_plain && self.connection.store(self.handle, offset.cast_unsigned(), &from[done..done + part]).is_some() {
+                return Ok((part, part));
+            }
             let mut call = self.connection.begin()?;
             let piece = call.part_of(from.len() - done)?;
             let asked = piece.range.length as usize;
             call.put(piece, &from[done..done + asked]);
             let answer = call.send(&Operation::Write { handle: self.handle, offset, from: piece.range, flags, unless })?;
             end = answer.further;
-            Ok((Outcome::bytes(&answer, piece.range)? as usize, asked))
+            let moved = Outcome::bytes(&answer, piece.range)? as usize;
+            drop(call);
+            if is_plain && moved == asked {
+                self.connection.was_written(self.handle, offset.cast_unsigned(), moved);
+            }
+            Ok((moved, asked))
         })?;
         Ok((done, end))
     }

@@ -12,6 +12,9 @@
 //! A process that the mount trusts (`-o direct=GROUP`) and that asks for it ([`Options::loads`]) maps the memory zone of the drive for reading, and
 //! [`File::read_at`] then loads bytes there, which are neither copied by the daemon nor asked for.
 //!
+//! One that is trusted with the whole drive (`-o direct_stores=GROUP`, [`Options::stores`]) stores what it overwrites again and again to the file's own
+//! pages, under leases that end as soon as somebody else wants the bytes.
+//!
 //! With [`Options::maps`] it maps ranges of files that lie there ([`File::map`]): loads of the file's own pages, by huge pages where they lie in a row.
 //!
 //! Several threads may use a [`Mount`] and its files at once; each thread gets a slot of its own while there are enough.
@@ -49,8 +52,8 @@
 //! [CN2] Nothing waits without an end while the daemon is alive and answers: shared memory is waited for at most [`Options::memory_wait`].
 //!       A daemon that ends wakes every call (`ENOTCONN`).
 //!
-//! *Architecture invariant:* no descriptor but those of the connection; nothing of the file system but the protocol, nothing of the device but a map for
-//! loads.
+//! *Architecture invariant:* no descriptor but those of the connection; nothing of the file system but the protocol, nothing of the device but maps for
+//! loads and for stores.
 
 #![forbid(unsafe_code)]
 
@@ -64,6 +67,7 @@ mod error;
 mod file;
 mod known;
 mod lent;
+mod lent_stores;
 mod mapping;
 mod mount;
 mod mountinfo;

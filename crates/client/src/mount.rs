@@ -34,6 +34,10 @@ pub struct Options {
     /// is memory: see [`Mount::loads_by_itself`]. It installs a handler for SIGBUS, which passes on what is not its own; a program that
     /// installs another one later gets the faults of an image that is cut short (on other processors than x86-64 every program does).
     pub loads: bool,
+    /// Store bytes to files in the memory zone, under leases, where the mount trusts this process with the whole drive (`-o direct_stores=GROUP`): see
+    /// [`Mount::stores_by_itself`]. *A stray store of this process to that memory can destroy the file system.* As for `loads`, a handler for SIGBUS
+    /// is installed.
+    pub stores: bool,
     /// Map files from the memory zone ([`File::map`](crate::File::map)), where the mount trusts this process as for `loads`: see [`Mount::maps`]. The
     /// connection then keeps a descriptor of the drive's file or device.
     pub maps: bool,
@@ -53,6 +57,7 @@ impl Default for Options {
             descriptors_from: 0,
             keeps_answers: true,
             loads: false,
+            stores: false,
             maps: false,
             leaves_watched: false,
         }
@@ -95,8 +100,10 @@ impl Door {
 }
 
 fn connect(socket: OwnedFd, root: BorrowedFd<'_>, options: &Options) -> std::result::Result<Connection, ConnectError> {
-    let hello =
-        Hello::new(options.slots, options.data_bytes).wanting_zone(options.loads || options.maps).leaving_watched(options.leaves_watched);
+    let hello = Hello::new(options.slots, options.data_bytes)
+        .wanting_zone(options.loads || options.maps)
+        .wanting_stores(options.stores)
+        .leaving_watched(options.leaves_watched);
     let greeted = greet(socket, root, hello, options.descriptors_from)?;
     Ok(Connection::new(greeted, options, options.umask.unwrap_or_else(umask_of_process)))
 }
@@ -178,6 +185,12 @@ impl Mount {
     /// Whether the daemon has lent the memory zone ([`Options::loads`]): reads of what lies there are loads then, as long as nobody changes it.
     pub fn loads_by_itself(&self) -> bool {
         self.0.lent.is_some()
+    }
+
+    /// Whether the daemon has lent the memory zone for stores ([`Options::stores`]): bytes that are overwritten again and again are then stored to
+    /// the file's own pages, until somebody else wants them.
+    pub fn stores_by_itself(&self) -> bool {
+        self.0.stores()
     }
 
     /// Whether files can be mapped ([`Options::maps`]).

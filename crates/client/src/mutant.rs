@@ -18,6 +18,18 @@ pub enum Mutant {
     EndNotKnown,
     /// [LDS1]: bytes are loaded whatever has changed.
     LoadsNotCompared,
+    /// [STR1]: what was stored counts although the lease was taken away.
+    TakenStoresCount,
+    /// [STR2]: what was stored is not flushed.
+    StoresUnflushed,
+    /// [STR2]: what was stored is not fenced.
+    StoresUnfenced,
+    /// [STR3]: threads store to a window at once.
+    StoresUnordered,
+    /// [STR4]: a file that may not be read is loaded.
+    LoadsUnread,
+    /// [STR7]: the zone stays mapped when the connection has ended.
+    ZoneKept,
     /// [CMP1]: the daemon is not told that a mapping is gone.
     UnmapNotTold,
 }

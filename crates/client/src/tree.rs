@@ -66,7 +66,7 @@ fn opened(tree: &(impl Tree + ?Sized), path: &[u8], flags: i32, mode: u32) -> Re
     }
     let answer = answer?;
     let handle = Handle::of(answer.value).ok_or(Errno::PROTO)?;
-    Ok((File::new(Arc::clone(connection), handle), answer.attributes))
+    Ok((File::new(Arc::clone(connection), handle, flags), answer.attributes))
 }
 
 /// Where the paths of a call begin, decided when the program runs.

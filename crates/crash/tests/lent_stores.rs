@@ -15,7 +15,9 @@ use tandemfs_emulator::{DeviceOptions, open_device};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::mutant::Mutant;
-use tandemfs_fs::{Borrower, Error, FileSystem, FormatOptions, MountOptions, NewInode, SetAttributes, WriteOptions, make_file_system};
+use tandemfs_fs::{
+    Borrower, Error, FileSystem, FormatOptions, MountOptions, NewInode, SetAttributes, SetExtendedAttribute, WriteOptions, make_file_system,
+};
 
 const WORD: usize = 8;
 const STATES: u64 = 12;
@@ -338,6 +340,43 @@ fn times() -> Result<(), String> {
     }
 }
 
+/// A file that gives rights to who starts it is not lent, whether it had them before or gets them beside a program that stores.
+fn rights() -> Result<(), String> {
+    let setting = setting(PersistenceDomain::Adr, 4096);
+    let fs = Arc::new(mount(&setting.format(), &setting.mount)?);
+    let capabilities =
+        |file| fs.set_extended_attribute(file, b"security.capability", &[2; 20], SetExtendedAttribute::default()).map_err(text);
+    let mode = |file, permissions| {
+        fs.set_attributes(file, &SetAttributes { permissions: Some(permissions), ..SetAttributes::default() }).map(drop).map_err(text)
+    };
+    for (name, give) in [
+        (b"u", &(|file| mode(file, 0o4755)) as &dyn Fn(InodeNumber) -> Result<(), String>),
+        (b"g", &|file| mode(file, 0o2644)),
+        (b"c", &capabilities),
+    ] {
+        let file = create(&fs, name)?;
+        write(&fs, file, 0, &fill(1, 100_000))?;
+        let (storing, access) = Storing::new();
+        fs.lend_stores(&Arc::default(), &access, file, 0).map_err(text)?.ok_or("nothing is lent")?;
+        mode(file, 0o755)?;
+        if !storing.enter() || !storing.leave() {
+            return Err("other permissions end a lease".into());
+        }
+        give(file)?;
+        if storing.enter() {
+            return Err("stores to a file with rights".into());
+        }
+        let (_storing, access) = Storing::new();
+        if fs.lend_stores(&Arc::default(), &access, file, 0).map_err(text)?.is_some() {
+            return Err("a file with rights is lent".into());
+        }
+    }
+    match fs.stores_lent() {
+        (0, 0) => fs.unmount().map_err(text),
+        other => Err(format!("{other:?} are left")),
+    }
+}
+
 /// Bytes that the medium has changed do not get a checksum by being lent.
 fn damaged() -> Result<(), String> {
     let setting = setting(PersistenceDomain::Adr, 4096);
@@ -365,7 +404,7 @@ fn without_a_bug_nothing_is_caught() {
     for (domain, block_bytes) in [(PersistenceDomain::Adr, 4096), (PersistenceDomain::Adr, 64 << 10), (PersistenceDomain::Gpf, 16 << 10)] {
         cuts(domain, block_bytes, true).unwrap_or_else(|what| panic!("{domain}, blocks of {block_bytes}, by force: {what}"));
     }
-    for scenario in [beside_others, amid_stores, late, past_eviction, programs_left, times, damaged] {
+    for scenario in [beside_others, amid_stores, late, past_eviction, programs_left, times, rights, damaged] {
         run(Mutant::None, scenario).unwrap_or_else(|what| panic!("{what}"));
     }
 }
@@ -413,4 +452,9 @@ fn sl5_programs_left_ignored() {
 #[test]
 fn sl6_stores_untimed() {
     is_caught(Mutant::StoresUntimed, &[times]);
+}
+
+#[test]
+fn sl8_rights_lent() {
+    is_caught(Mutant::RightsLent, &[rights]);
 }

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use tandemfs_device::{SharedBytes, Sink, Source};
 use tandemfs_format::inode::Timestamp;
-use tandemfs_fs::{Error, Noted};
+use tandemfs_fs::{Error, Noted, may_wait};
 use tandemfs_protocol::{
-    Crossed, EntryWriter, Handle, LENT_WINDOW_BYTES, LentRange, Listed, Operation, Outcome, Place, Space, Subject as Named, TEXT_BYTES_MAX,
-    TRANSFER_BYTES_MAX, Text, TimeToSet as TimeGiven, Unless, Whence, Why,
+    Crossed, EntryWriter, Handle, LENT_WINDOW_BYTES, LentRange, Listed, Operation, Outcome, Place, Space, StoreLease, Subject as Named,
+    TEXT_BYTES_MAX, TRANSFER_BYTES_MAX, Text, TimeToSet as TimeGiven, Unless, Whence, Why,
 };
 use tandemfs_ring::{Answer, Attributes as Shown, Range, Request, Seen, Ticket, Time};
 use tandemfs_vfs::{
@@ -21,6 +21,7 @@ use tandemfs_vfs::{
 use crate::clients::Client;
 use crate::descriptors;
 use crate::known::Keeps;
+use crate::lent_stores::Storing;
 use crate::mutant::{self, Mutant};
 
 /// `st_blksize`, as behind the mount.
@@ -73,7 +74,9 @@ pub(crate) fn is_for_the_pool(operation: &Operation<'_>) -> bool {
         | Operation::Descriptor { .. }
         | Operation::Lend { .. } // [LND3]
         | Operation::Map { .. }
-        | Operation::Unmap { .. } => true,
+        | Operation::Unmap { .. }
+        | Operation::LendStores { .. } // [LNS7]
+        | Operation::ReturnStores { .. } => true,
         _ => false,
     }
 }
@@ -247,7 +250,18 @@ impl Call<'_> {
                 if process.leaves_watched {
                     self.vfs.leaves_watched_end(&process, &*self.file(handle)?)?;
                 }
-                self.client.handles.remove(handle).map(|_| Answer::default()).map_err(Refused::from)
+                let storing = self.client.storing.as_ref();
+                if storing.is_some_and(|storing| storing.has_of(handle)) {
+                    may_wait()?; // the end of leases
+                }
+                self.client.handles.remove(handle)?;
+                // [LNS3]: what is lent this moment is ended by who lends. The file is closed in any case.
+                if let Some(Err(error)) = storing.map(|storing| storing.end_of(handle))
+                    && !matches!(error, Error::WouldWait)
+                {
+                    tracing::warn!("a lease for stores could not be ended yet: {error}");
+                }
+                Ok(Answer::default())
             }
             Operation::Read { handle, offset, into, unless } => {
                 self.is_for_the_door(handle, offset, into, unless)?;
@@ -278,7 +292,7 @@ impl Call<'_> {
                 let from = if whence == Whence::Data { Seek::Data } else { Seek::Hole };
                 self.vfs.seek(&*self.file(handle)?, offset, from).map(value)
             }
-            Operation::SetFlags { handle, flags } => self.vfs.set_flags(&process, &*self.file(handle)?, flags).map(done),
+            Operation::SetFlags { handle, flags } => self.set_flags(&process, handle, flags).map(done),
             Operation::Descriptor { handle } => {
                 let file = self.file(handle)?;
                 descriptors::send(&self.client.sending, handle, &file)?;
@@ -288,6 +302,11 @@ impl Call<'_> {
             Operation::Lend { handle, offset, into } => self.lend(handle, offset, into),
             Operation::Map { handle, offset, length, into } => self.map(handle, offset, length, into),
             Operation::Unmap { mapping } => Ok(self.client.mappings.remove(mapping.get()).map(done)?),
+            Operation::LendStores { handle, offset, into } => self.lend_stores(&process, handle, offset, into),
+            Operation::ReturnStores { lease } => {
+                let lease = StoreLease::decode(lease.get()).map_err(|_| Errno::INVAL)?;
+                Ok(self.storing()?.give_back(lease.0).map(done)?)
+            }
             Operation::FileSystemSpace { into } => self.space(into),
             Operation::SyncFileSystem => match self.vfs.file_system().is_read_only() {
                 true => Ok(Answer::default()),
@@ -467,6 +486,38 @@ impl Call<'_> {
             bytes: extent.bytes,
         });
         self.put(into, &LentRange::encode(ranges, transfer(into)?))
+    }
+
+    /// ENOSYS for a client that stores nothing ([LNS1] of `lent_stores.rs`).
+    fn storing(&self) -> Result<&Storing> {
+        Ok(self.client.storing.as_ref().ok_or(Errno::NOSYS)?)
+    }
+
+    fn lend_stores(&self, process: &Process, handle: Handle, offset: i64, into: Range) -> Result<Answer> {
+        let (storing, room) = (self.storing()?, transfer(into)?);
+        let lent = storing.lend(self.vfs, process, (&self.client.handles, handle), offset)?;
+        let Some((token, extents)) = lent else { return Ok(Answer::default()) };
+        let ranges = extents.iter().map(|extent| LentRange {
+            file_offset: extent.file_offset,
+            zone_offset: extent.device_offset,
+            bytes: extent.bytes,
+        });
+        // What has no room in the list is lent, and not stored to.
+        let answer = self.put(into, &LentRange::encode(ranges, room))?;
+        Ok(Answer { further: StoreLease(token).encode(), ..answer })
+    }
+
+    /// [LNS3]
+    fn set_flags(&self, process: &Process, handle: Handle, flags: i32) -> Result<()> {
+        let (file, storing) = (self.file(handle)?, self.client.storing.as_ref());
+        if storing.is_some_and(|storing| storing.has_of(handle)) {
+            may_wait()?; // the end of leases
+        }
+        self.vfs.set_flags(process, &file, flags)?;
+        match storing.filter(|_| !file.may_be_stored_to()) {
+            Some(storing) => Ok(storing.end_of(handle)?),
+            None => Ok(()),
+        }
     }
 
     /// [MAP1]–[MAP4] of `mappings.rs`

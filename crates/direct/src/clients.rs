@@ -12,6 +12,7 @@ use tandemfs_vfs::{Process, Vfs};
 
 use crate::descriptors::{Opener, Sending};
 use crate::handles::Handles;
+use crate::lent_stores::{Late, Storing};
 use crate::mappings::{Hold, Left, Mappings};
 use crate::mutant::{self, Mutant};
 use crate::peers::{Identity, Peer};
@@ -31,6 +32,8 @@ pub(crate) struct Client {
     pub(crate) sending: Sending,
     /// It has got the memory zone for loads ([LND1]).
     pub(crate) has_zone: bool,
+    /// What it needs to store by itself ([LNS1]).
+    pub(crate) storing: Option<Storing>,
     /// Bytes of its arena, which count until the last request of it is answered.
     pub(crate) arena_bytes: u64,
     /// [`Limits::lent_bytes_min`].
@@ -39,6 +42,8 @@ pub(crate) struct Client {
     process: Mutex<Arc<Process>>,
     /// It has asked something since its credentials were read last ([CRD1]).
     pub(crate) is_active: AtomicBool,
+    /// A thread of the pool looks for watches of what it stores to, or is going to ([LNS4]).
+    pub(crate) is_looked_at: AtomicBool,
     /// The log has said why its connection ends.
     pub(crate) is_condemned: AtomicBool,
     /// Which connection it is, from 1.
@@ -74,10 +79,12 @@ impl Client {
             knows_versions: shared.versions.is_some(),
             sending,
             has_zone: false,
+            storing: None,
             arena_bytes,
             lent_bytes_min: shared.limits.lent_bytes_min,
             process: Mutex::new(Arc::new(process)),
             is_active: AtomicBool::new(true),
+            is_looked_at: AtomicBool::new(false),
             is_condemned: AtomicBool::new(false),
             connection: shared.connections.fetch_add(1, Relaxed) + 1,
             since: Instant::now(),
@@ -110,6 +117,7 @@ impl Client {
             connected: self.since.elapsed(),
             open_files: self.handles.count(),
             has_zone: self.has_zone,
+            stores: self.storing.as_ref().map(Storing::counts),
             counts: Counts::default(),
         };
         (described, Arc::clone(&self.tally))
@@ -145,6 +153,8 @@ pub(crate) struct Shared {
     pub(crate) clients: Mutex<HashMap<ClientId, Arc<Client>>>,
     /// Mappings of clients that have ended.
     pub(crate) left: Arc<Left>,
+    /// Processes that did not stop storing in time.
+    pub(crate) late: Arc<Late>,
     /// Bytes of all arenas.
     pub(crate) arena_bytes: Arc<AtomicU64>,
     /// Clients that there have been.

@@ -50,6 +50,16 @@ pub enum Mutant {
     PinsEndWithClients,
     /// [MAP3]: who has no zone maps files.
     MappedWithoutZone,
+    /// [LNS1]: whoever asks for the memory zone for stores gets it.
+    StoresForEverybody,
+    /// [LNS3]: a lease lasts when its file is closed, or gets other flags.
+    LeasesOutliveFiles,
+    /// [LNS3]: a lease lasts when its client has ended.
+    LeasesOutliveClients,
+    /// [LNS4]: what somebody watches is stored to.
+    WatchedStoredTo,
+    /// [LNS5]: a process that did not stop storing gets leases by its next connection.
+    LateForgotten,
     /// [DSC2]: descriptors can read and write, whatever the open file may.
     AccessNotKept,
     /// [DSC2]: whatever is open becomes a descriptor.

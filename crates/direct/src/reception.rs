@@ -17,14 +17,16 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, recvmsg, sendmsg, socket_with,
 };
-use tandemfs_device::LentZone;
+use tandemfs_device::{LentZone, StoreZone};
 use tandemfs_format::InodeNumber;
 use tandemfs_protocol::{
-    GREETING_BYTES, Hello, HelloError, Number, Reception as Greeting, Refusal, TRANSFER_BYTES_MAX, VERSION, Welcome, ZonePlace, socket,
+    GREETING_BYTES, Hello, HelloError, Number, Reception as Greeting, Refusal, StorePlace, TRANSFER_BYTES_MAX, VERSION, Welcome, ZonePlace,
+    socket,
 };
 use tandemfs_ring::{Arena, Doorbell, Lifeline, PAGE_BYTES, Sizes, VERSION_WORDS};
 
 use crate::clients::{Client, Shared};
+use crate::lent_stores::Storing;
 use crate::mappings::Hold;
 use crate::mountinfo::{Found, MountInfo};
 use crate::mutant::{self, Mutant};
@@ -135,6 +137,7 @@ impl Reception {
                 let shared = Arc::clone(&self.shared);
                 self.shared.pool.run(Box::new(move || shared.left.sweep())); // [MAP2]
             }
+            self.look_for_watches();
         }
         Ok(true)
     }
@@ -163,6 +166,24 @@ impl Reception {
                 );
                 self.shared.control.remove(id);
             }
+        }
+    }
+
+    /// Ends leases of watched files ([LNS4]).
+    fn look_for_watches(&self) {
+        let stores = |client: &&Arc<Client>| client.storing.as_ref().is_some_and(Storing::has_leases) && client.process().leaves_watched;
+        let clients: Vec<_> = self.shared.clients.lock().values().filter(stores).map(Arc::clone).collect();
+        for client in clients {
+            if client.is_looked_at.swap(true, Relaxed) {
+                continue;
+            }
+            let shared = Arc::clone(&self.shared);
+            self.shared.pool.run(Box::new(move || {
+                if let Some(storing) = &client.storing {
+                    storing.end_watched(&shared.vfs, &client.process(), &client.handles);
+                }
+                client.is_looked_at.store(false, Relaxed);
+            }));
         }
     }
 
@@ -246,19 +267,24 @@ impl Reception {
         };
         let zone = self.zone_for(hello, &identity);
         let hold = zone.as_ref().and_then(|zone| self.hold(zone, peer.pid));
+        let (storing, store_zone) = self.storing_for(hello, &identity, &peer).unzip();
         let served = |number: Number, is_served: bool| if is_served { 0 } else { number.bit() };
         let operations = Number::all_bits()
             & !served(Number::Descriptor, sending.is_some())
             & !served(Number::Lend, zone.is_some())
             & !served(Number::Map, hold.is_some())
-            & !served(Number::Unmap, hold.is_some());
+            & !served(Number::Unmap, hold.is_some())
+            & !served(Number::LendStores, storing.is_some())
+            & !served(Number::ReturnStores, storing.is_some());
         let mut client = Client::new((peer, identity), sending, (Arc::clone(&arena), sizes.data_bytes), rules, hold, &self.shared);
         client.has_zone = zone.is_some();
+        client.storing = storing;
         self.shared.vfs.file_system().introduce_caller(client.peer.pid.cast_unsigned());
         let client = Arc::new(client);
+        let lease_words = client.storing.as_ref().map(|storing| storing.words().file());
         // The client asks nothing before it has its arena, so it is known when its first request comes.
         let id = self.shared.control.add(Arc::clone(&arena), lifelines);
-        self.shared.clients.lock().insert(id, client);
+        self.shared.clients.lock().insert(id, Arc::clone(&client));
         let welcome = Welcome {
             slots: sizes.slots,
             data_bytes: sizes.data_bytes,
@@ -266,12 +292,17 @@ impl Reception {
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             version_words: if self.shared.versions.is_some() { VERSION_WORDS } else { 0 },
             zone: zone.as_ref().map(|zone| ZonePlace { start: zone.start(), bytes: zone.length() }),
+            stores: store_zone.as_ref().map(|zone| StorePlace {
+                zone: ZonePlace { start: zone.start(), bytes: zone.length() },
+                needs_flush: self.shared.vfs.file_system().drive().domain().needs_flush(),
+            }),
         };
         let descriptors = arena.descriptors();
         let versions = self.shared.versions.as_ref().map(|versions| versions.file());
         let always = [descriptors.arena, descriptors.words];
+        let zones = zone.as_ref().map(LentZone::descriptor).into_iter().chain(store_zone.as_ref().map(StoreZone::descriptor));
         let sent: Vec<BorrowedFd<'_>> =
-            always.into_iter().chain(descriptors.bell).chain(versions).chain(zone.as_ref().map(LentZone::descriptor)).collect();
+            always.into_iter().chain(descriptors.bell).chain(versions).chain(zones).chain(lease_words).collect();
         if send(socket.as_fd(), &Greeting::Welcome(welcome), &sent).is_err() {
             self.shared.control.remove(id);
         }
@@ -286,6 +317,17 @@ impl Reception {
         }
         let opened = self.shared.vfs.file_system().drive().lent_zone()?;
         opened.inspect_err(|error| tracing::warn!("the memory zone cannot be lent, so its bytes are read by requests: {error}")).ok()
+    }
+
+    /// The memory zone for stores, for who wants it and is trusted with it ([LNS1]).
+    fn storing_for(&self, hello: &Hello, identity: &Identity, peer: &Peer) -> Option<(Storing, StoreZone)> {
+        let (shared, fs) = (&self.shared, self.shared.vfs.file_system());
+        let group = shared.limits.stores_by.filter(|_| hello.wants_stores && !fs.is_read_only())?;
+        if !identity.is_trusted(shared.mount.user, group) && !mutant::on(Mutant::StoresForEverybody) {
+            return None;
+        }
+        let opened = peer.lifeline().and_then(|pidfd| Storing::open(fs, (peer.pid, pidfd), &shared.late, shared.limits.kept_back_bytes));
+        opened.inspect_err(|error| tracing::warn!("the memory zone cannot be lent for stores: {error}")).ok().flatten()
     }
 
     /// Tells how long a zone may be mapped ([MAP2]). The byte is of this connection alone.
@@ -364,7 +406,7 @@ fn of_version(found: u32) -> Refusal {
 }
 
 fn send(socket: BorrowedFd<'_>, greeting: &Greeting, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(7))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(descriptors));

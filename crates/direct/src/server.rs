@@ -76,6 +76,10 @@ pub struct Limits {
     pub mappings: usize,
     /// Bytes of all mappings of such a client.
     pub mapped_bytes: u64,
+    /// Who may store to the memory zone ([LNS1] of `lent_stores.rs`): root, who mounted, and the members of this group. None: nobody.
+    pub stores_by: Option<u32>,
+    /// Most bytes that are kept back from everybody, since they were taken away from clients, while more is lent for stores.
+    pub kept_back_bytes: u64,
 }
 
 impl Default for Limits {
@@ -93,6 +97,8 @@ impl Default for Limits {
             lends_to: None,
             mappings: 4096,
             mapped_bytes: 1 << 40,
+            stores_by: None,
+            kept_back_bytes: 256 << 20,
         }
     }
 }
@@ -158,6 +164,7 @@ impl Server {
             control: control.clone(),
             clients: parking_lot::Mutex::default(),
             left: Arc::default(),
+            late: Arc::default(),
             arena_bytes: Arc::new(AtomicU64::new(0)),
             connections: AtomicU64::new(0),
         });
@@ -217,7 +224,8 @@ impl Drop for Server {
         let _panicked = join(self.reception.take());
         self.control.stop();
         let _nothing_is_sent = self.polled.lock().recv();
-        self.shared.clients.lock().clear();
+        let clients = std::mem::take(&mut *self.shared.clients.lock());
+        drop(clients); // without the lock: the end of a lease may wait
         self.shared.pool.stop();
         self.shared.left.clear(); // [MAP2]
     }

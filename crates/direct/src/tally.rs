@@ -112,6 +112,21 @@ pub struct Counts {
     pub to_mount: u64,
 }
 
+/// What has become of the leases for stores of a client.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StoreCounts {
+    /// Leases that it has.
+    pub held: usize,
+    /// That it got since it connected.
+    pub lent: u64,
+    /// Of those, that have ended, or are about to.
+    pub ended: u64,
+    /// Of those, whose bytes were taken away since it did not stop storing.
+    pub taken_away: u64,
+    /// It did not stop in time once, and gets none any more.
+    pub is_late: bool,
+}
+
 /// A client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientStatistics {
@@ -129,6 +144,8 @@ pub struct ClientStatistics {
     pub open_files: usize,
     /// It has the memory zone, for loads by itself.
     pub has_zone: bool,
+    /// It has the memory zone for stores, and this is what has become of its leases.
+    pub stores: Option<StoreCounts>,
     /// What it has had done.
     pub counts: Counts,
 }

@@ -337,6 +337,8 @@ pub enum Mutant {
     ProgramsLeftIgnored,
     /// [SL6]: the times of a file do not change when a lease on it was used.
     StoresUntimed,
+    /// [SL8]: a file that gives rights to who starts it is lent for stores.
+    RightsLent,
     /// Attributes are noted when their inode is not locked any more ([VS2]).
     NotedBehindLock,
 }

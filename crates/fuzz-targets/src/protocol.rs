@@ -3,7 +3,7 @@
 
 use tandemfs_protocol::{
     EntryWriter, GREETING_BYTES, Hello, LENT_WINDOW_BYTES, LentRange, Listed, Listing, Malformed, Number, Operation, Outcome, Reception,
-    Space, ZonePlace,
+    Space, StorePlace, ZonePlace,
 };
 use tandemfs_ring::{Answer, NAME_BYTES_MAX, Names, Range, Request};
 
@@ -111,12 +111,17 @@ fn lent(input: &mut Input<'_>, window: u64) -> Vec<u8> {
     bytes
 }
 
+fn zone(input: &mut Input<'_>) -> Option<ZonePlace> {
+    input.one_in(2).then(|| ZonePlace { start: input.border(8), bytes: input.border(8) }).filter(|zone| zone.bytes > 0)
+}
+
 /// A greeting that is nearly one.
 fn greeting(input: &mut Input<'_>) -> Vec<u8> {
     let mut bytes = match input.below(4) {
         0 => Hello::new(input.border(4) as u32, input.border(8))
             .wanting_zone(input.one_in(2))
             .leaving_watched(input.one_in(2))
+            .wanting_stores(input.one_in(2))
             .encode()
             .to_vec(),
         1 => input.take(GREETING_BYTES).to_vec(),
@@ -127,7 +132,8 @@ fn greeting(input: &mut Input<'_>) -> Vec<u8> {
             operations: 1,
             transfer_bytes_max: 1,
             version_words: 0,
-            zone: input.one_in(2).then(|| ZonePlace { start: input.border(8), bytes: input.border(8) }).filter(|zone| zone.bytes > 0),
+            zone: zone(input),
+            stores: zone(input).map(|zone| StorePlace { zone, needs_flush: input.one_in(2) }),
         })
         .encode()
         .to_vec(),

@@ -186,7 +186,7 @@ impl Operation<'_> {
                 to.request.flags = flags.cast_unsigned();
                 to.buffer(0, from);
             }
-            Self::Lend { handle, offset, into } => {
+            Self::Lend { handle, offset, into } | Self::LendStores { handle, offset, into } => {
                 to.file(handle);
                 to.request.offset = offset.cast_unsigned();
                 to.buffer(0, into);
@@ -197,7 +197,7 @@ impl Operation<'_> {
                 to.request.length = length;
                 to.buffer(0, into);
             }
-            Self::Unmap { mapping } => to.request.handle = mapping.get(),
+            Self::Unmap { mapping: number } | Self::ReturnStores { lease: number } => to.request.handle = number.get(),
             Self::ReadDirectory { handle, cookie, into } => {
                 to.file(handle);
                 to.request.offset = cookie;

@@ -1,12 +1,15 @@
 //! The greeting on the socket (SOCK_SEQPACKET): one message each way. With a welcome come the descriptors of the arena, of the word file, if the
-//! doorbell is one, of an eventfd, if the daemon publishes versions, of their words, and if the client is trusted, of the memory zone for loads, in this order. The socket then says nothing more: its hang-up is the end of the connection.
+//! doorbell is one, of an eventfd, if the daemon publishes versions, of their words, and if the client is trusted and wants them, of the memory
+//! zone for loads, and of the memory zone for stores and its lease words, in this order. The socket then says nothing more: its hang-up is the
+//! end of the connection.
 //!
 //! With the hello comes one descriptor, too: the root directory of the mount, opened with O_PATH. It shows that this process can reach the mount.
 //!
-//! Hello, 64 bytes: 0 magic `TFSHELLO` (8), 8 version (4), 12 slots (4), 16 bytes of the data area (8), 24 whether it wants the memory zone (4), 28 whether it leaves what is watched to the mount (4), zeros.
+//! Hello, 64 bytes: 0 magic `TFSHELLO` (8), 8 version (4), 12 slots (4), 16 bytes of the data area (8), 24 whether it wants the memory zone (4), 28 whether it leaves what is watched to the mount (4), 32 whether it wants the memory zone for stores (4), zeros.
 //!
 //! Reception, 256 bytes: 0 magic `TFSDOOR\0` (8), 8 version (4), 12 kind (4): 1 welcome, 2 refusal; 16 operations (8), 24 bytes of the data area (8),
-//! 32 slots (4), 36 most bytes of a transfer (4), 40 number of version words of a welcome (4), or errno of a refusal (4), 44 length of its sentence (4), 48 the sentence (208). Of a welcome with a memory zone 48 where it begins in its file (8), 56 its bytes (8), 0 for none.
+//! 32 slots (4), 36 most bytes of a transfer (4), 40 number of version words of a welcome (4), or errno of a refusal (4), 44 length of its sentence (4), 48 the sentence (208). Of a welcome with a memory zone 48 where it begins in its file (8), 56 its bytes (8), 0 for none;
+//! with a memory zone for stores 64 and 72 the same of that, 80 whether stores have to be flushed (4).
 
 use crate::VERSION;
 
@@ -48,6 +51,8 @@ pub struct Hello {
     pub wants_zone: bool,
     /// Whether calls that somebody watches by the kernel (inotify, fanotify) are handed back: [`Why::Watched`](crate::Why::Watched).
     pub leaves_watched: bool,
+    /// Whether it wants the memory zone for stores, if it is trusted.
+    pub wants_stores: bool,
 }
 
 /// The memory zone that comes with a welcome, in a descriptor of the client's own that can only be read.
@@ -57,6 +62,15 @@ pub struct ZonePlace {
     pub start: u64,
     /// Its length in bytes.
     pub bytes: u64,
+}
+
+/// The memory zone for stores that comes with a welcome, in a descriptor of the client's own, and behind it the lease words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StorePlace {
+    /// Where it is.
+    pub zone: ZonePlace,
+    /// What is stored survives a loss of power only when it was flushed from the CPU's caches.
+    pub needs_flush: bool,
 }
 
 /// A client is served.
@@ -74,6 +88,8 @@ pub struct Welcome {
     pub version_words: u32,
     /// The memory zone, whose descriptor comes with the welcome.
     pub zone: Option<ZonePlace>,
+    /// The memory zone for stores, whose descriptor comes with the welcome, as do the lease words.
+    pub stores: Option<StorePlace>,
 }
 
 /// A client is not served.
@@ -111,7 +127,7 @@ fn long(bytes: &[u8], at: usize) -> Option<u64> {
 impl Hello {
     /// For this version.
     pub fn new(slots: u32, data_bytes: u64) -> Self {
-        Self { version: VERSION, slots, data_bytes, wants_zone: false, leaves_watched: false }
+        Self { version: VERSION, slots, data_bytes, wants_zone: false, leaves_watched: false, wants_stores: false }
     }
 
     /// With the wish for the memory zone.
@@ -124,6 +140,11 @@ impl Hello {
         Self { leaves_watched, ..self }
     }
 
+    /// With the wish for the memory zone for stores.
+    pub fn wanting_stores(self, wants_stores: bool) -> Self {
+        Self { wants_stores, ..self }
+    }
+
     /// As bytes.
     pub fn encode(&self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
@@ -133,6 +154,7 @@ impl Hello {
         put(&mut bytes, 16, &self.data_bytes.to_le_bytes());
         put(&mut bytes, 24, &u32::from(self.wants_zone).to_le_bytes());
         put(&mut bytes, 28, &u32::from(self.leaves_watched).to_le_bytes());
+        put(&mut bytes, 32, &u32::from(self.wants_stores).to_le_bytes());
         bytes
     }
 
@@ -155,7 +177,7 @@ impl Hello {
         };
         let read = || {
             let (slots, data_bytes) = (short(bytes, 12)?, long(bytes, 16)?);
-            Some(Self { version, slots, data_bytes, wants_zone: flag(24)?, leaves_watched: flag(28)? })
+            Some(Self { version, slots, data_bytes, wants_zone: flag(24)?, leaves_watched: flag(28)?, wants_stores: flag(32)? })
         };
         (bytes.len() == HELLO_BYTES).then(read).flatten().ok_or(HelloError::Unknown)
     }
@@ -185,6 +207,11 @@ impl Reception {
                 let zone = welcome.zone.unwrap_or(ZonePlace { start: 0, bytes: 0 });
                 put(&mut bytes, 48, &zone.start.to_le_bytes());
                 put(&mut bytes, 56, &zone.bytes.to_le_bytes());
+                let none = StorePlace { zone: ZonePlace { start: 0, bytes: 0 }, needs_flush: false };
+                let StorePlace { zone, needs_flush } = welcome.stores.unwrap_or(none);
+                put(&mut bytes, 64, &zone.start.to_le_bytes());
+                put(&mut bytes, 72, &zone.bytes.to_le_bytes());
+                put(&mut bytes, 80, &u32::from(needs_flush).to_le_bytes());
             }
             Self::Refusal(refusal) => {
                 let sentence = refusal.sentence.as_bytes();
@@ -216,9 +243,11 @@ impl Reception {
             (RECEPTION_MAGIC, _) if version != VERSION => Err(HelloError::Version { found: version }),
             (RECEPTION_MAGIC, WELCOME) => {
                 let (slots, transfer_bytes_max, version_words) = (short(32), short(36), short(40));
-                let zone = Some(ZonePlace { start: long(48), bytes: long(56) }).filter(|zone| zone.bytes > 0);
-                let (data_bytes, operations) = (long(24), long(16));
-                Ok(Self::Welcome(Welcome { slots, data_bytes, operations, transfer_bytes_max, version_words, zone }))
+                let place = |at: usize| Some(ZonePlace { start: long(at), bytes: long(at + 8) }).filter(|zone| zone.bytes > 0);
+                let (data_bytes, operations, zone) = (long(24), long(16), place(48));
+                // Who does not know loses no byte by a flush.
+                let stores = place(64).map(|zone| StorePlace { zone, needs_flush: short(80) != 0 });
+                Ok(Self::Welcome(Welcome { slots, data_bytes, operations, transfer_bytes_max, version_words, zone, stores }))
             }
             _ => Err(HelloError::Unknown),
         }

@@ -5,7 +5,7 @@
 //! * [`Outcome`]: an answer, typed.
 //! * [`Hello`] and [`Reception`]: the first message each way. Everything else goes by the ring.
 //! * [`Listing`] and [`EntryWriter`]: entries of a directory in a data area. [`Space`]: what statfs(2) shows. [`LentRange`]: where bytes
-//!   of a file can be loaded.
+//!   of a file can be loaded, or stored under a [`StoreLease`].
 //! * [`socket`]: where the socket of a mount is.
 //!
 //! [MSG1] Decoding is total: any request gives an operation or [`Malformed`], without a loop or an allocation that depends on its contents.
@@ -34,19 +34,21 @@ mod number;
 mod operation;
 pub mod socket;
 mod space;
+mod store_lease;
 mod text;
 
 pub use answer::{Crossed, Outcome, Why};
-pub use greeting::{GREETING_BYTES, Hello, HelloError, Reception, Refusal, Welcome, ZonePlace};
+pub use greeting::{GREETING_BYTES, Hello, HelloError, Reception, Refusal, StorePlace, Welcome, ZonePlace};
 pub use lent::{LENT_RANGE_BYTES, LENT_RANGES_MAX, LENT_WINDOW_BYTES, LentRange, MAPPED_RANGES_MAX};
 pub use listing::{EntryWriter, LISTED_BYTES_MAX, Listed, Listing};
 pub use number::Number;
 pub use operation::{Handle, Offset, Operation, Place, Subject, TimeToSet, Unless, Whence};
 pub use space::{SPACE_BYTES, Space};
+pub use store_lease::StoreLease;
 pub use text::{TEXT_BYTES_MAX, Text};
 
 /// The version of the messages, together with the ring's layout.
-pub const VERSION: u32 = tandemfs_ring::VERSION << 16 | 4;
+pub const VERSION: u32 = tandemfs_ring::VERSION << 16 | 5;
 /// Most bytes that one request reads or writes; a client splits more.
 pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;
 /// Most bytes of a read that a client keeps.

@@ -95,6 +95,10 @@ numbers! {
     Map = 34,
     /// munmap(2).
     Unmap = 35,
+    /// Blocks of an open file in the memory zone, for stores under a lease.
+    LendStores = 36,
+    /// Such a lease is given back.
+    ReturnStores = 37,
 }
 
 impl Number {

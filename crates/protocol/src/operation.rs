@@ -281,6 +281,19 @@ pub enum Operation<'a> {
     Unmap {
         mapping: NonZeroU64,
     },
+    /// Lends blocks around an offset of a file that is open for writing, for stores. Returns the number of bytes of [`crate::LentRange`]s, in order and
+    /// without gaps, and in [`tandemfs_ring::Answer::further`] the lease ([`crate::StoreLease`]); no bytes where nothing is lent. The ranges mean
+    /// something to threads inside of the lease ([`tandemfs_ring::Leases`]). Only where the greeting names this operation, which is
+    /// where it came with the memory zone for stores.
+    LendStores {
+        handle: Handle,
+        offset: Offset,
+        into: Range,
+    },
+    /// Gives a lease back. One that has ended is no error.
+    ReturnStores {
+        lease: NonZeroU64,
+    },
 }
 
 impl Operation<'_> {
@@ -322,6 +335,8 @@ impl Operation<'_> {
             Self::Lend { .. } => Number::Lend,
             Self::Map { .. } => Number::Map,
             Self::Unmap { .. } => Number::Unmap,
+            Self::LendStores { .. } => Number::LendStores,
+            Self::ReturnStores { .. } => Number::ReturnStores,
         }
     }
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use tandemfs_protocol::{
     Crossed, EntryWriter, GREETING_BYTES, Handle, Hello, HelloError, Listed, Listing, Malformed, Number, Operation, Outcome, Place,
-    Reception, Refusal, Space, Subject, TEXT_BYTES_MAX, Text, TimeToSet, Unless, VERSION, Welcome, Whence, Why, ZonePlace, socket,
+    Reception, Refusal, Space, StorePlace, Subject, TEXT_BYTES_MAX, Text, TimeToSet, Unless, VERSION, Welcome, Whence, Why, ZonePlace,
+    socket,
 };
 use tandemfs_ring::{Answer, Attributes, Range, Request};
 
@@ -66,6 +67,8 @@ fn operations() -> Vec<Operation<'static>> {
         Operation::Lend { handle: handle(4), offset: -9, into: RANGE },
         Operation::Map { handle: handle(4), offset: -9, length: u64::MAX, into: RANGE },
         Operation::Unmap { mapping: handle(5).0 },
+        Operation::LendStores { handle: handle(4), offset: -9, into: RANGE },
+        Operation::ReturnStores { lease: handle(5).0 },
     ]
 }
 
@@ -109,7 +112,7 @@ fn texts_that_do_not_fit_are_refused() {
 #[test]
 fn what_no_program_sends_is_refused() {
     assert_eq!(Operation::decode(&Request::new(0)), Err(Malformed::Operation(0)));
-    assert_eq!(Operation::decode(&Request::new(36)), Err(Malformed::Operation(36)));
+    assert_eq!(Operation::decode(&Request::new(38)), Err(Malformed::Operation(38)));
     let changed = |operation: Operation<'_>, change: fn(&mut Request)| {
         let mut request = operation.encode().expect("it fits");
         change(&mut request);
@@ -134,6 +137,8 @@ fn what_no_program_sends_is_refused() {
         (Operation::Lend { handle: handle(1), offset: 0, into: RANGE }, |request| request.handle = 0),
         (Operation::Map { handle: handle(1), offset: 0, length: 1, into: RANGE }, |request| request.handle = 0),
         (Operation::Unmap { mapping: handle(1).0 }, |request| request.handle = 0),
+        (Operation::LendStores { handle: handle(1), offset: 0, into: RANGE }, |request| request.handle = 0),
+        (Operation::ReturnStores { lease: handle(1).0 }, |request| request.handle = 0),
         (Operation::Seek { handle: handle(1), offset: 0, whence: Whence::Data }, |request| request.flags = 2),
     ] {
         assert_eq!(changed(operation, |_| {}), Ok(operation.number()));
@@ -194,12 +199,14 @@ fn space_survives_its_bytes() {
 #[test]
 fn greetings_survive_their_bytes_and_versions_differ_with_a_sentence() {
     let hello = Hello::new(8, 1 << 20);
-    for hello in [hello, hello.wanting_zone(true), hello.leaving_watched(true)] {
+    for hello in [hello, hello.wanting_zone(true), hello.leaving_watched(true), hello.wanting_stores(true)] {
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
     }
-    let mut wants_what = hello.encode();
-    wants_what[24] = 2;
-    assert_eq!(Hello::decode(&wants_what), Err(HelloError::Unknown));
+    for at in [24, 28, 32] {
+        let mut wants_what = hello.encode();
+        wants_what[at] = 2;
+        assert_eq!(Hello::decode(&wants_what), Err(HelloError::Unknown));
+    }
     let other = Hello { version: VERSION + 1, ..hello };
     let error = Hello::decode(&other.encode()[..12]).expect_err("another version, of which only the head is known");
     assert_eq!(error, HelloError::Version { found: VERSION + 1 });
@@ -214,9 +221,16 @@ fn greetings_survive_their_bytes_and_versions_differ_with_a_sentence() {
         transfer_bytes_max: 1 << 20,
         version_words: 7,
         zone: None,
+        stores: None,
     };
     let welcome = Reception::Welcome(without);
-    let with_zone = Reception::Welcome(Welcome { zone: Some(ZonePlace { start: 4096, bytes: u64::MAX }), ..without });
+    let zone = ZonePlace { start: 4096, bytes: u64::MAX };
+    let with_zone = Reception::Welcome(Welcome { zone: Some(zone), ..without });
+    let with_stores =
+        [true, false].map(|needs_flush| Reception::Welcome(Welcome { stores: Some(StorePlace { zone, needs_flush }), ..without }));
+    for reception in with_stores {
+        assert_eq!(Reception::decode(&reception.encode()), Ok(reception));
+    }
     let sentence = "ä".repeat(200);
     let refusal = |version, sentence: &str| Reception::Refusal(Refusal { version, errno: 13, sentence: sentence.into() });
     for reception in [welcome.clone(), with_zone, refusal(VERSION, "go away"), refusal(VERSION + 7, "")] {

@@ -147,6 +147,13 @@ impl Client {
         inner.versions.get().is_some_and(|versions| inner.may_answer_itself() && versions.agree(seen))
     }
 
+    /// Whether the daemon is there, and looks after this client, so that it may do without asking what it was allowed to ([VER7], [VER8] of
+    /// `versions.rs`).
+    #[inline]
+    pub fn may_answer_itself(&self) -> bool {
+        self.0.may_answer_itself()
+    }
+
     /// Loads memory that is what was said while an answer is right; none if it is not any more, whatever was loaded ([VER9] of
     /// `versions.rs`).
     #[inline]

@@ -14,7 +14,7 @@
 //!       that interrupted it inside does not enter: it asks the daemon, like a program without leases.
 //! [LSE5] The daemon waits for the count only as long as it likes to. If it takes the lease away, it says so first and copies what was lent
 //!       afterwards. Who leaves and sees that does not know whether his bytes are in the copy: he has the daemon write them again.
-//! [LSE6] Who enters notes that something will be stored, before he stores, unless that is noted. The daemon takes the note when it looks. So a
+//! [LSE6] Who enters to store notes that something will be stored, before he stores, unless that is noted. Who enters to load notes nothing. The daemon takes the note when it looks. So a
 //!       change is noticed at the latest with the second look behind its first byte.
 //! [LSE7] Which words are lent, and with which epoch, the daemon knows by itself. What it finds in a word decides when it goes on waiting, and
 //!       whether a time is changed, nothing else. It changes words without loops, whatever the program writes meanwhile.
@@ -211,6 +211,23 @@ impl Leases {
     /// ([LSE4]); then the daemon is to be asked.
     #[inline]
     pub fn enter(&self, lease: LeaseToken) -> Option<Inside<'_>> {
+        self.enter_noting(lease, true)
+    }
+
+    /// As [`Leases::enter`], for a thread that loads and stores nothing.
+    #[inline]
+    pub fn enter_to_load(&self, lease: LeaseToken) -> Option<Inside<'_>> {
+        self.enter_noting(lease, false)
+    }
+
+    /// Whether a lease had not ended a moment ago. Enters nothing.
+    pub fn is_lent(&self, lease: LeaseToken) -> bool {
+        let word = if lease.index < LEASE_WORDS { self.0.load_version(place(lease.index)) } else { REVOKED };
+        word & (REVOKED | TAKEN) == 0 && epoch_of(word) == lease.epoch
+    }
+
+    #[inline]
+    fn enter_noting(&self, lease: LeaseToken, stores: bool) -> Option<Inside<'_>> {
         if lease.index >= LEASE_WORDS || !sync::begin_inside() && !mutant::on(Mutant::EntersTwice) {
             return None;
         }
@@ -222,7 +239,7 @@ impl Leases {
         if is_revoked || is_another || before & INSIDE >= INSIDE_MAX {
             return None; // [LSE2]: it leaves
         }
-        if before & STORED == 0 {
+        if stores && before & STORED == 0 {
             self.0.or(at, STORED); // [LSE6]
         }
         Some(inside)
@@ -289,6 +306,20 @@ mod tests {
         assert!(lease.is_storing(), "who did not enter is not counted");
         assert!(inside.leave() && !lease.is_storing() && !lease.has_stored());
         assert!(leases.enter(lease.token()).is_none());
+    }
+
+    #[test]
+    fn who_loads_is_waited_for_and_has_stored_nothing() {
+        let (words, leases) = both();
+        let lease = words.lend().expect("a word");
+        let token = lease.token();
+        assert!(leases.is_lent(token) && !leases.is_lent(LeaseToken { epoch: 2, ..token }));
+        assert!(!leases.is_lent(LeaseToken { index: LEASE_WORDS, ..token }));
+        let inside = leases.enter_to_load(token).expect("lent");
+        lease.revoke();
+        assert!(lease.is_storing() && !lease.has_stored() && !leases.is_lent(token));
+        assert!(inside.leave() && !lease.is_storing());
+        assert!(leases.enter_to_load(token).is_none());
     }
 
     /// [LSE4]

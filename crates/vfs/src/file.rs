@@ -9,7 +9,8 @@ use tandemfs_device::{Sink, Source};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{
-    Attributes, DirectoryEntry, FileSystem, LentExtent, MappedElsewhere, ReadOptions, SeekTo, WriteOptions, leaves_to_others, may_wait,
+    Attributes, Borrower, DirectoryEntry, FileSystem, LentExtent, MappedElsewhere, ReadOptions, SeekTo, StoreAccess, StoreLease,
+    WriteOptions, leaves_to_others, may_wait,
 };
 
 use crate::credentials::{Credentials, Process};
@@ -155,6 +156,12 @@ impl OpenFile {
         if self.rights.path_only { Err(Errno::BADF.into()) } else { Ok(()) }
     }
 
+    /// Whether its flags let a program store what it would write ([`Vfs::lend_stores`]).
+    pub fn may_be_stored_to(&self) -> bool {
+        let excluded = libc::O_APPEND | libc::O_DIRECT | libc::O_SYNC & !libc::O_DSYNC;
+        self.flags() & excluded == 0
+    }
+
     pub(crate) fn appends(&self) -> bool {
         self.flags() & libc::O_APPEND != 0
     }
@@ -241,6 +248,39 @@ impl Vfs {
         }
         self.settle(file.inode)?; // [KV6]
         Ok(self.fs.lend(file.inode, offset)?)
+    }
+
+    /// Lends a program blocks around an offset of an open file, for stores ([`FileSystem::lend_stores`]); none where stores would not be what its
+    /// writes are: at the end (O_APPEND), past the cache (O_DIRECT), with the times durable as well (O_SYNC), or where nothing is lent. The
+    /// pages that the mount's kernel has are dropped before and behind it: from then on it asks for them, which ends the lease.
+    ///
+    /// # Errors
+    /// `EBADF` if it is not open for writing; `EINVAL` for a negative offset and for what is no regular file; [`Why::Watched`](crate::Why::Watched);
+    /// errors of the device.
+    pub fn lend_stores(
+        &self,
+        process: &Process,
+        file: &OpenFile,
+        offset: i64,
+        borrower: &Arc<Borrower>,
+        access: &Arc<dyn StoreAccess>,
+    ) -> Result<Option<Arc<StoreLease>>> {
+        file.must_write()?;
+        let offset = offset_of(offset)?;
+        if file.kind != file_type::REGULAR {
+            return Err(Errno::INVAL.into());
+        }
+        self.leaves_watched_file(process, file)?;
+        if !file.may_be_stored_to() {
+            return Ok(None);
+        }
+        self.settle(file.inode)?; // [KV6]
+        let Some(lease) = self.fs.lend_stores(borrower, access, file.inode, offset)? else { return Ok(None) };
+        // Pages that came in between have the bytes from before the lease. A page that comes in later ends it.
+        if !on(Mutant::LentBesidePages) {
+            self.settle(file.inode)?;
+        }
+        Ok(Some(lease))
     }
 
     /// Keeps a range of an open file where it is in the memory zone ([`FileSystem::map_elsewhere`]), for who maps it there for loads. What the
@@ -414,7 +454,11 @@ impl Vfs {
     /// `EBADF`; `EIO` if the file system stopped after a failure.
     pub fn sync(&self, file: &OpenFile) -> Result<()> {
         file.must_be_a_file()?;
-        if self.fs.is_read_only() { Ok(()) } else { Ok(self.fs.sync()?) }
+        if self.fs.is_read_only() {
+            return Ok(());
+        }
+        self.fs.note_times_of_stores(file.inode)?; // lent bytes alone have later times
+        Ok(self.fs.sync()?)
     }
 }
 

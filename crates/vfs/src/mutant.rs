@@ -34,6 +34,8 @@ pub enum Mutant {
     ChangeEndedInside,
     /// [KV3]: a name is removed if its number fits, whatever file has the number by then.
     GenerationIgnored,
+    /// [KV6]: pages that came in while memory was lent for stores are not dropped.
+    LentBesidePages,
     /// [KV8]: what somebody watches is changed all the same.
     WatchersUntold,
 }

@@ -5,7 +5,7 @@ mod support;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rustix::io::Errno;
-use support::{ROOT, directory, empty, file, link, root, user};
+use support::{ROOT, directory, empty, file, link, root, user, without_blocks};
 use tandemfs_format::InodeNumber;
 use tandemfs_vfs::mutant::{self, Mutant, Point};
 use tandemfs_vfs::{OpenFile, Process, Refused, Result, Subject, Vfs, Why, no_wait};
@@ -448,4 +448,50 @@ fn what_is_watched_is_handed_back() {
         holds(vfs.leaves_watched_end(&process, &other).is_ok(), "the end of what nobody watches was handed back")
     }
     is_caught(Mutant::WatchersUntold, scene);
+}
+
+/// How many leases for stores there were at each settling.
+#[derive(Default)]
+struct Settled {
+    fs: std::sync::OnceLock<std::sync::Weak<tandemfs_fs::FileSystem>>,
+    leases: std::sync::Mutex<Vec<usize>>,
+}
+
+impl tandemfs_vfs::Caches for Settled {
+    fn settle(&self, _: InodeNumber) -> tandemfs_fs::Result<()> {
+        let fs = self.fs.get().and_then(std::sync::Weak::upgrade);
+        self.leases.lock().expect("locked").extend(fs.map(|fs| fs.stores_lent().0));
+        Ok(())
+    }
+
+    fn change(self: std::sync::Arc<Self>, _: InodeNumber, _: std::ops::Range<u64>) -> tandemfs_fs::Result<Box<dyn tandemfs_vfs::Change>> {
+        Ok(Box::new(Nothing))
+    }
+
+    fn has_pages(&self, _: InodeNumber) -> bool {
+        false
+    }
+
+    fn is_watched(&self, _: &[InodeNumber]) -> tandemfs_fs::Result<bool> {
+        Ok(false)
+    }
+
+    fn name_gone(&self, _: InodeNumber, _: &[u8]) {}
+}
+
+/// [KV6]: pages are dropped before memory is lent for stores, and again behind that.
+#[test]
+fn pages_are_dropped_around_a_lease() {
+    fn scene() -> std::result::Result<(), String> {
+        let (settled, (_storing, access)) = (std::sync::Arc::new(Settled::default()), tandemfs_crash::Storing::new());
+        let vfs = without_blocks().beside(std::sync::Arc::clone(&settled) as std::sync::Arc<dyn tandemfs_vfs::Caches>);
+        let opened = file(&vfs, &root(), b"f", 0o644);
+        write(&vfs, &opened, &[1; 10_000]);
+        settled.fs.set(std::sync::Arc::downgrade(vfs.file_system())).map_err(|_| "set twice")?;
+        let lease = vfs.lend_stores(&root(), &opened, 0, &std::sync::Arc::default(), &access).expect("it can be asked for");
+        holds(lease.is_some(), "nothing is lent")?;
+        let leases = settled.leases.lock().expect("locked").clone();
+        holds(leases == [0, 1], &format!("settled beside so many leases: {leases:?}"))
+    }
+    is_caught(Mutant::LentBesidePages, scene);
 }

@@ -149,7 +149,15 @@ pub fn send(socket: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
 
 pub fn welcome(sizes: Sizes) -> Welcome {
     let Sizes { slots, data_bytes } = sizes;
-    Welcome { slots, data_bytes, operations: Number::all_bits(), transfer_bytes_max: TRANSFER_BYTES_MAX, version_words: 0, zone: None }
+    Welcome {
+        slots,
+        data_bytes,
+        operations: Number::all_bits(),
+        transfer_bytes_max: TRANSFER_BYTES_MAX,
+        version_words: 0,
+        zone: None,
+        stores: None,
+    }
 }
 
 pub fn descriptors(arena: &Arena) -> Vec<BorrowedFd<'_>> {

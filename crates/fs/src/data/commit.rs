@@ -170,6 +170,8 @@ pub(super) fn changed(inode: &mut Inode) {
 
 /// The set-group-id bit of a mode.
 pub(crate) const SET_GROUP_ID: u16 = 0o2000;
+/// That and the set-user-id bit.
+pub(crate) const SET_ID: u16 = 0o6000;
 
 /// Clears set-user-id, and set-group-id of a group-executable file. On a directory these bits give no rights and stay.
 pub(crate) fn kill_set_id(inode: &mut Inode) {

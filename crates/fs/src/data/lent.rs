@@ -6,7 +6,7 @@
 //! which its second look throws away. So no page is kept back for who only loads, and there is no quarantine to bound.
 //!
 //! Programs of other processes get the memory zone by the direct door (`crates/direct`, [LND1]), with a description of their own that cannot
-//! be written, and not on a drive whose loads are timed, since theirs would not be. Lending for *stores*, for which the second look comes too
+//! be stored to, and not on a drive whose loads are timed, since theirs would not be. Lending for *stores*, for which the second look comes too
 //! late, is `lent_stores.rs`.
 //!
 //! [LM1] The versions are noted with the range of the window held, before its records are looked at. So what is lent has the bytes of the file

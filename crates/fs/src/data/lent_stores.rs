@@ -27,6 +27,8 @@
 //!       background thread, if anything was stored since the last look. While there is a lease, no answer with the attributes is kept, and the versions of bytes and
 //!       attributes are raised when it is made ([VS1], [VS4] of `versions.rs`).
 //! [SL7] A lease holds its file like an open one. It ends by itself when nothing was stored for [`IDLE_MAX`].
+//! [SL8] A file that gives rights to who starts it (set-user-id, set-group-id, capabilities of a program) is not lent: a write takes them away, a
+//!       store would not. Whoever gives a file such rights ends its leases afterwards, and who lends looks for them behind the lease.
 //!
 //! A wait of [SL3] is one of a thread. Whoever serves many programs from one thread is told `WouldWait` and hands the call to others; as
 //! each program makes others wait once in its life, their number bounds nothing but how many programs can be late at the same time.
@@ -42,6 +44,7 @@ use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::index::block::{Base, DataRun};
 use crate::inodes::InCoreInode;
+use crate::mutant::{Mutant, on};
 use crate::space::Zone;
 use crate::store_lease::{Borrower, StoreAccess, StoreLease};
 use crate::types::LentExtent;
@@ -80,10 +83,34 @@ impl FileSystem {
             }
             lent
         });
-        if !matches!(lent, Ok(Some(_))) {
-            borrower.leave();
+        match lent {
+            Ok(Some(lease)) if self.gives_rights(&file).unwrap_or(true) && !on(Mutant::RightsLent) => {
+                self.end_stores(&lease)?; // [SL8]
+                Ok(None)
+            }
+            Ok(Some(lease)) => Ok(Some(lease)),
+            other => {
+                borrower.leave();
+                other
+            }
         }
-        lent
+    }
+
+    /// Ends all leases of a file.
+    ///
+    /// # Errors
+    /// As [`FileSystem::end_stores`].
+    pub(crate) fn end_stores_of(&self, file: &InCoreInode) -> Result<()> {
+        file.ranges.store_leases().iter().try_for_each(|lease| self.end_stores(lease))
+    }
+
+    /// Gives a file the times of what was stored to it so far, if it is lent ([SL6]).
+    ///
+    /// # Errors
+    /// `Stale` if the number is not in use; `WouldWait`; errors of the device.
+    pub fn note_times_of_stores(&self, number: InodeNumber) -> Result<()> {
+        let file = self.inodes.get(&self.volume, number)?;
+        self.note_stores(&file)
     }
 
     fn lend_once(

@@ -46,6 +46,6 @@ pub use layout::{LAYOUT_EXTENTS_MAX, Layout};
 pub use lent::LENT_BYTES;
 pub use mapped::{FileMapping, MappedElsewhere, MappedExtent};
 
-pub(crate) use commit::{SET_GROUP_ID, kill_set_id};
+pub(crate) use commit::{SET_GROUP_ID, SET_ID, kill_set_id};
 pub(crate) use link_target::store_link_target;
 pub(crate) use view::FileView;

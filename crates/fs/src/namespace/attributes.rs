@@ -6,7 +6,7 @@ use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::{INLINE_LINK_MAX, Inode, Timestamp, file_type};
 
 use super::attributes_of;
-use crate::data::{SET_GROUP_ID, kill_set_id};
+use crate::data::{SET_GROUP_ID, SET_ID, kill_set_id};
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::mutant::{Mutant, on};
@@ -73,6 +73,26 @@ impl FileSystem {
     /// # Errors
     /// `IsDirectory` and `InvalidArgument` for the size of anything but a regular file; `FileTooLarge`.
     pub fn set_attributes(&self, number: InodeNumber, set: &SetAttributes) -> Result<Attributes> {
+        match set.permissions {
+            Some(permissions) if permissions & SET_ID != 0 => self.giving_rights(number, || self.change_attributes_of(number, set)),
+            _ => self.change_attributes_of(number, set),
+        }
+    }
+
+    /// A change that gives rights to who starts a file ([SL8] of `data/lent_stores.rs`).
+    pub(crate) fn giving_rights<T>(&self, number: InodeNumber, change: impl FnOnce() -> Result<T>) -> Result<T> {
+        let file = self.inode(number)?;
+        if file.ranges.has_store_leases() {
+            may_wait()?; // a change, and the end of a lease ([NW4] of `wait.rs`)
+        }
+        let changed = change()?;
+        if !on(Mutant::RightsLent) {
+            self.end_stores_of(&file)?;
+        }
+        Ok(changed)
+    }
+
+    fn change_attributes_of(&self, number: InodeNumber, set: &SetAttributes) -> Result<Attributes> {
         let volume = &self.volume;
         let _counted = counted(&volume.live.operations.setattr);
         volume.health.check_writable()?;

@@ -16,6 +16,7 @@ use super::access_lists::AccessList;
 use super::aligned_attribute::{ALIGNED_ATTRIBUTE, AlignedAttribute, NOT_ALIGNED};
 use super::attributes_of;
 use super::home_attribute::{HOME_ATTRIBUTE, HomeAttribute};
+use crate::data::SET_ID;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::inodes::attribute_set::{AttributeSet, Change, Changed, value_bytes};
@@ -171,6 +172,13 @@ impl FileSystem {
         if value.len() > ATTRIBUTE_VALUE_MAX {
             return Err(Error::AttributeTooLarge);
         }
+        match (namespace, name) == CAPABILITY {
+            true => self.giving_rights(number, || self.set_split(number, (namespace, name), value, set)),
+            false => self.set_split(number, (namespace, name), value, set),
+        }
+    }
+
+    fn set_split(&self, number: InodeNumber, (namespace, name): (Namespace, &[u8]), value: &[u8], set: SetExtendedAttribute) -> Result<()> {
         let is_list = matches!(namespace, Namespace::AccessAcl | Namespace::DefaultAcl);
         let list = if is_list { AccessList::decode(value)? } else { None };
         self.with_room(|| {
@@ -317,6 +325,12 @@ impl FileSystem {
         changed: Changed,
     ) -> Result<(AttributeSet, Fenced)> {
         changed.store(tx, owner, inode)
+    }
+
+    /// Whether a file gives rights to who starts it: by its mode or its capabilities.
+    pub(crate) fn gives_rights(&self, file: &InCoreInode) -> Result<bool> {
+        let (namespace, name) = CAPABILITY;
+        self.with_attributes(file, |state, set| Ok(state.inode.mode & SET_ID != 0 || set.find(namespace, name).is_some()))
     }
 
     /// Drops the file capabilities, as a change of a program's bytes or its owner does. Directories are left alone.

@@ -17,8 +17,17 @@ pub fn empty() -> Vfs {
     with(Settings::default())
 }
 
+/// The same on a drive that is memory alone.
+pub fn without_blocks() -> Vfs {
+    on(0, Settings::default())
+}
+
 pub fn with(settings: Settings) -> Vfs {
-    let device = Arc::new(MemoryDevice::new(32 << 20, 16 << 20, PersistenceDomain::Gpf));
+    on(16 << 20, settings)
+}
+
+fn on(block_zone_bytes: u64, settings: Settings) -> Vfs {
+    let device = Arc::new(MemoryDevice::new(32 << 20, block_zone_bytes, PersistenceDomain::Gpf));
     make_file_system(&Drive::new(device.clone()), &FormatOptions::default()).expect("formats");
     let fs = FileSystem::mount(Drive::new(device), &MountOptions::default()).expect("mounts");
     let vfs = Vfs::new(Arc::new(fs), settings);
