@@ -262,7 +262,7 @@ impl Options {
             }
             Some(("log", value)) => self.log = Some(value.into()),
             Some(("direct", value)) => {
-                settings.direct = true;
+                (settings.direct, settings.lends) = (true, true);
                 self.direct.lends_to = Some(group_number(value)?);
             }
             Some(("direct_spin", value)) => {
@@ -291,7 +291,7 @@ impl Options {
             "rw" => self.file_system.read_only = false,
             "allow_other" => settings.allow_other = true,
             "allow_root" => settings.allow_root = true,
-            "direct" => (settings.direct, self.direct.lends_to) = (true, None),
+            "direct" => (settings.direct, settings.lends, self.direct.lends_to) = (true, false, None),
             "dev" => settings.dev = true,
             "nodev" => settings.dev = false,
             "suid" => settings.suid = true,
@@ -535,9 +535,10 @@ mod tests {
     #[test]
     fn the_memory_is_lent_to_a_group_that_is_named() {
         let options = parse("direct=54321").expect("reads");
-        assert!(options.settings.direct && options.direct.lends_to == Some(54_321));
+        assert!(options.settings.direct && options.settings.lends && options.direct.lends_to == Some(54_321));
         assert_eq!(parse("direct=root").expect("reads").direct.lends_to, Some(0));
         assert_eq!(parse("direct=54321,direct").expect("reads").direct.lends_to, None, "the later word");
+        assert!(!parse("direct=54321,direct").expect("reads").settings.lends);
         let groups = "root:x:0:\nstaff:x:50:a,b\nbroken:x\nodd:x:y:\n";
         assert_eq!([named_group(groups, "staff"), named_group(groups, "root")], [Some(50), Some(0)]);
         assert!(["sta", "broken", "odd", "", "x"].iter().all(|name| named_group(groups, name).is_none()));

@@ -50,6 +50,8 @@ pub enum Mutant {
     PinsEndWithClients,
     /// [MAP3]: who has no zone maps files.
     MappedWithoutZone,
+    /// [MAP6]: a mapping for stores is gone when the client says so, or ends.
+    EndsBelieved,
     /// [DSC2]: descriptors can read and write, whatever the open file may.
     AccessNotKept,
     /// [DSC2]: whatever is open becomes a descriptor.

@@ -245,13 +245,14 @@ impl Reception {
             None => None,
         };
         let zone = self.zone_for(hello, &identity);
-        let hold = zone.as_ref().and_then(|zone| self.hold(zone, peer.pid));
+        let hold = zone.as_ref().and_then(|zone| Some((self.hold(zone, peer.pid)?, socket.try_clone().ok()?)));
         let served = |number: Number, is_served: bool| if is_served { 0 } else { number.bit() };
         let operations = Number::all_bits()
             & !served(Number::Descriptor, sending.is_some())
             & !served(Number::Lend, zone.is_some())
             & !served(Number::Map, hold.is_some())
-            & !served(Number::Unmap, hold.is_some());
+            & !served(Number::Unmap, hold.is_some())
+            & !served(Number::MapForStores, hold.is_some() && !self.shared.vfs.file_system().is_read_only());
         let mut client = Client::new((peer, identity), sending, (Arc::clone(&arena), sizes.data_bytes), rules, hold, &self.shared);
         client.has_zone = zone.is_some();
         self.shared.vfs.file_system().introduce_caller(client.peer.pid.cast_unsigned());

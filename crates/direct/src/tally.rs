@@ -129,6 +129,12 @@ pub struct ClientStatistics {
     pub open_files: usize,
     /// It has the memory zone, for loads by itself.
     pub has_zone: bool,
+    /// Ranges of files that it has mapped from the zone, also those for stores.
+    pub mappings: usize,
+    /// Those of them that are for stores.
+    pub stored_mappings: usize,
+    /// Bytes of these.
+    pub stored_bytes: u64,
     /// What it has had done.
     pub counts: Counts,
 }

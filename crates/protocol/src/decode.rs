@@ -165,6 +165,7 @@ impl<'a> Operation<'a> {
             Number::Lend => Self::Lend { handle, offset, into: buffer },
             Number::Map => Self::Map { handle, offset, length: from.0.length, into: buffer },
             Number::Unmap => Self::Unmap { mapping: handle.0 },
+            Number::MapForStores => Self::MapForStores { handle, offset, length: from.0.length, into: buffer },
             other => unreachable!("{other:?} is no operation on an open file"),
         })
     }

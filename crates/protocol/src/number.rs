@@ -95,6 +95,8 @@ numbers! {
     Map = 34,
     /// munmap(2).
     Unmap = 35,
+    /// mmap(2) of an open file, for loads and stores, by a description of the memory zone that comes by the socket.
+    MapForStores = 40,
 }
 
 impl Number {

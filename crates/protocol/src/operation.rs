@@ -277,9 +277,18 @@ pub enum Operation<'a> {
         length: u64,
         into: Range,
     },
-    /// Ends a mapping, which is no longer mapped anywhere.
+    /// Ends a mapping, which is no longer mapped anywhere. One for stores ends when nothing maps it any more, whatever is said.
     Unmap {
         mapping: NonZeroU64,
+    },
+    /// As `Map`, of a file that is open for reading and writing, for who maps it for stores, too. A description of the zone for this mapping alone is
+    /// on the socket before the answer, in a [`crate::StoreMessage`]; the pages stay until nothing has that description. Only where the
+    /// greeting names this operation.
+    MapForStores {
+        handle: Handle,
+        offset: Offset,
+        length: u64,
+        into: Range,
     },
 }
 
@@ -322,6 +331,7 @@ impl Operation<'_> {
             Self::Lend { .. } => Number::Lend,
             Self::Map { .. } => Number::Map,
             Self::Unmap { .. } => Number::Unmap,
+            Self::MapForStores { .. } => Number::MapForStores,
         }
     }
 }
