@@ -96,8 +96,8 @@ Options (-o):
                   mount; the kernel then caches no names and attributes, and
                   writes are durable as with strict
   direct=GROUP    as direct; programs of root, of who mounts and of members of
-                  this group may also map the drive's memory for reading if
-                  they ask for it, and with it read every file
+                  this group may also map the drive's memory if they ask for
+                  it, and with it read and overwrite every file
   direct_spin=N   microseconds for which the server of direct looks for work
                   before it sleeps (default 50; 0 to 1000000)
   direct_clients=N

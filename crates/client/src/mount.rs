@@ -34,7 +34,7 @@ pub struct Options {
     /// is memory: see [`Mount::loads_by_itself`]. It installs a handler for SIGBUS, which passes on what is not its own; a program that
     /// installs another one later gets the faults of an image that is cut short (on other processors than x86-64 every program does).
     pub loads: bool,
-    /// Map files from the memory zone ([`File::map`](crate::File::map)), where the mount trusts this process as for `loads`: see [`Mount::maps`]. The
+    /// Map files from the memory zone ([`File::map`](crate::File::map), [`File::map_writable`](crate::File::map_writable)), where the mount trusts this process as for `loads`: see [`Mount::maps`]. The
     /// connection then keeps a descriptor of the drive's file or device.
     pub maps: bool,
     /// Hand calls back ([`Error::Crossed`](crate::Error::Crossed)) on files and directories that somebody watches by inotify or fanotify. The program
@@ -183,6 +183,11 @@ impl Mount {
     /// Whether files can be mapped ([`Options::maps`]).
     pub fn maps(&self) -> bool {
         self.0.maps()
+    }
+
+    /// Whether they can be mapped for stores, too: the mount is not read-only.
+    pub fn maps_for_stores(&self) -> bool {
+        self.0.maps() && self.0.serves(Number::MapForStores)
     }
 
     /// Memory for transfers without a copy, of at least one byte and at most [`Mount::transfer_bytes_max`].

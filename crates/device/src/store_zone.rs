@@ -89,13 +89,8 @@ impl StoreZone {
     /// # Errors
     /// [`DeviceError::OutOfRange`] for ranges outside of the zone, [`DeviceError::Map`] for others that cannot be mapped.
     pub fn map_ranges(&self, ranges: &[MemoryRange]) -> Result<Box<dyn MappedMemory>, DeviceError> {
-        let options = RangeOptions {
-            name: "the memory zone",
-            zone: (self.start, self.length),
-            unit: PAGE,
-            writable: true,
-            synchronous: true,
-        };
+        let options =
+            RangeOptions { name: "the memory zone", zone: (self.start, self.length), unit: PAGE, writable: true, synchronous: true };
         let mapped = MappedRanges::new(&self.file, options, ranges);
         let mapped = mapped.or_else(|_| MappedRanges::new(&self.file, RangeOptions { synchronous: false, ..options }, ranges))?;
         Ok(Box::new(mapped))

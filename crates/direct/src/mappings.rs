@@ -283,7 +283,8 @@ impl Held {
 impl Drop for Mappings {
     /// [MAP2], [MAP6]
     fn drop(&mut self) {
-        let (stores, loads): (Vec<Pin>, Vec<Pin>) = self.held.get_mut().pins.drain().map(|(_, pin)| pin).partition(|pin| pin.stores.is_some());
+        let (stores, loads): (Vec<Pin>, Vec<Pin>) =
+            self.held.get_mut().pins.drain().map(|(_, pin)| pin).partition(|pin| pin.stores.is_some());
         match self.hold.take() {
             Some(hold) if !loads.is_empty() && hold.is_held() => self.left.all.lock().push((hold, loads)),
             _ => loads.into_iter().for_each(Pin::end),

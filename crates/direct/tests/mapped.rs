@@ -121,7 +121,7 @@ fn a_mapping_has_the_bytes_of_the_file_whoever_changes_them() {
     let _alone = alone();
     let (scene, mut random) = (scene(), Random::new(1));
     let mount = scene.connect();
-    assert!(mount.maps() && !mount.loads_by_itself());
+    assert!(mount.maps() && mount.maps_for_stores() && !mount.loads_by_itself());
     let mut model = filled(&mut random, (3 << 20) + 1000);
     let file = scene.file(&mount, &model);
     let mapping = file.map(0..model.len() as u64).expect("mapped");

@@ -301,7 +301,10 @@ impl FileSystem {
         }
         if !left.is_empty() {
             self.volume.health.close(); // [FM8] of `data/mapped.rs`
-            tracing::warn!(files = left.len(), "programs still have files mapped for stores: the next mount recovers, once they have ended");
+            tracing::warn!(
+                files = left.len(),
+                "programs still have files mapped for stores: the next mount recovers, once they have ended"
+            );
             return Ok(());
         }
         self.volume.release_pending();

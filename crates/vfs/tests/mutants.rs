@@ -449,3 +449,15 @@ fn what_is_watched_is_handed_back() {
     }
     is_caught(Mutant::WatchersUntold, scene);
 }
+
+#[test]
+fn kv1_mapped_by_readers() {
+    fn scene() -> Caught {
+        let vfs = empty();
+        drop(file(&vfs, &root(), b"f", 0o644));
+        let opened = vfs.open(&root(), ROOT, b"f", libc::O_RDONLY, 0).expect("opened");
+        let refused = vfs.map(&opened, 0, 4096, true).map(drop);
+        holds(matches!(refused, Err(Refused::Errno(rustix::io::Errno::ACCESS))), &format!("mapped for stores: {refused:?}"))
+    }
+    is_caught(Mutant::MappedByReaders, scene);
+}
