@@ -201,7 +201,7 @@ fn a_forked_child_keeps_the_pages() {
 fn an_fsync_of_the_mount_flushes_what_was_stored() {
     let place = Place::empty();
     let image = place.image();
-    succeeds(&["device", "create", &image, "--profile", "romefs-b", "--memory", "96M", "--block", "256M"]);
+    succeeds(&["device", "create", &image, "--profile", "optane", "--memory", "96M"]);
     succeeds(&["mkfs", &image]);
     for (options, is_asked) in [("direct=54321", true), ("direct", false)] {
         let mount = place.mount_device(&image, options);
