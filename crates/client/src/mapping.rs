@@ -176,9 +176,12 @@ mod tests {
 
     use super::*;
 
+    /// What is flushed; none for a fence.
+    type Flushed = Option<(u64, u64)>;
+
     /// Notes what is flushed and fenced.
     #[derive(Debug, Clone, Default)]
-    struct Noting(Arc<Mutex<Vec<Option<(u64, u64)>>>>);
+    struct Noting(Arc<Mutex<Vec<Flushed>>>);
 
     impl MappedMemory for Noting {
         fn length(&self) -> u64 {
@@ -219,8 +222,7 @@ mod tests {
             let mapped = Mapped { memory: Box::new(noting.clone()), number: NonZeroU64::MIN, stores };
             mapped.sync(70, 100).expect("durable");
             mapped.sync(128, 0).expect("nothing to do");
-            let noted = noting.0.lock().clone();
-            noted
+            noting.0.lock().clone()
         };
         assert_eq!(synced(Some(true)), [Some((64, 106)), None, None]);
         assert_eq!((synced(Some(false)), synced(None)), (vec![None, None], vec![None, None]));

@@ -452,12 +452,11 @@ fn what_is_watched_is_handed_back() {
 
 #[test]
 fn kv1_mapped_by_readers() {
-    fn scene() -> Caught {
+    fn scene() -> std::result::Result<(), String> {
         let vfs = empty();
         drop(file(&vfs, &root(), b"f", 0o644));
         let opened = vfs.open(&root(), ROOT, b"f", libc::O_RDONLY, 0).expect("opened");
-        let refused = vfs.map(&opened, 0, 4096, true).map(drop);
-        holds(matches!(refused, Err(Refused::Errno(rustix::io::Errno::ACCESS))), &format!("mapped for stores: {refused:?}"))
+        is_refused(vfs.map(&opened, 0, 4096, true), Errno::ACCESS, "it is mapped for stores")
     }
     is_caught(Mutant::MappedByReaders, scene);
 }
