@@ -101,8 +101,8 @@ Options (-o):
   direct_stores=GROUP
                   with direct: programs of root, of who mounts and of members of
                   this group may also store to the drive's memory by themselves
-                  if they ask for it, and with it destroy every file; not with
-                  strict
+                  if they ask for it, and with it destroy every file; with
+                  direct=GROUP they may map files for stores; not with strict
   direct_spin=N   microseconds for which the server of direct looks for work
                   before it sleeps (default 50; 0 to 1000000)
   direct_clients=N
@@ -198,6 +198,7 @@ impl Options {
             return Err(unknown(word));
         }
         options.settings.read_only = options.file_system.read_only;
+        options.settings.maps_for_stores = options.direct.lends_to.is_some() && options.direct.stores_by.is_some();
         Ok(options)
     }
 
@@ -555,12 +556,14 @@ mod tests {
     #[test]
     fn the_memory_is_lent_to_a_group_that_is_named() {
         let options = parse("direct=54321").expect("reads");
-        assert!(options.settings.direct && options.direct.lends_to == Some(54_321));
+        assert!(options.settings.direct && !options.settings.maps_for_stores && options.direct.lends_to == Some(54_321));
         assert_eq!(parse("direct=root").expect("reads").direct.lends_to, Some(0));
         assert_eq!(parse("direct=54321,direct").expect("reads").direct.lends_to, None, "the later word");
         assert_eq!(parse("direct=54321").expect("reads").direct.stores_by, None, "for loads alone");
         let options = parse("direct,direct_stores=54321,relaxed").expect("reads");
         assert_eq!((options.direct.lends_to, options.direct.stores_by), (None, Some(54_321)));
+        assert!(!options.settings.maps_for_stores, "who has no zone for loads maps nothing");
+        assert!(parse("direct=54321,direct_stores=54321,relaxed").expect("reads").settings.maps_for_stores);
         let groups = "root:x:0:\nstaff:x:50:a,b\nbroken:x\nodd:x:y:\n";
         assert_eq!([named_group(groups, "staff"), named_group(groups, "root")], [Some(50), Some(0)]);
         assert!(["sta", "broken", "odd", "", "x"].iter().all(|name| named_group(groups, name).is_none()));

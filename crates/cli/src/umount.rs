@@ -159,6 +159,14 @@ fn left_clean(mount: &Mounted, daemon: &Daemon) -> Result<(), Failure> {
             failure::warn(&format!("{place}: damaged metadata holds space back until 'tandemfs check --repair' has run"));
             Ok(())
         }
+        Ok(_) if drive.is_zone_held() => {
+            let place = mount.mountpoint.display();
+            failure::warn(&format!(
+                "{place}: programs still have files of it mapped for stores; the device cannot be mounted for writing before they have ended, and \
+                 the next mount recovers"
+            ));
+            Ok(())
+        }
         Ok(_) => failed("the daemon ended before everything was in its place (see its log)"),
         Err(error) => failed(&format!("its device cannot be read: {error}")),
     }

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use rustix::net::{
     SocketAddrUnix, SocketFlags, SocketType,
 };
 use tandemfs_device::{LentZone, Mapping, PersistenceDomain, StoreZone};
-use tandemfs_protocol::{GREETING_BYTES, Hello, Reception, StorePlace, VERSION, Welcome, socket};
+use tandemfs_protocol::{GREETING_BYTES, Hello, Reception, STORE_MESSAGE_BYTES, StoreMessage, StorePlace, VERSION, Welcome, socket};
 use tandemfs_ring::{Client, Leases, Versions};
 
 use crate::ConnectError;
@@ -90,10 +91,23 @@ fn send_hello(socket: &OwnedFd, root: BorrowedFd<'_>, hello: Hello) -> Result<()
     })
 }
 
-/// The descriptor that has come with this number. Others are of calls that nobody waits for any more.
+/// The descriptor that has come with this number, of an open file.
 pub(crate) fn received_descriptor(socket: BorrowedFd<'_>, number: u64) -> crate::Result<OwnedFd> {
+    received(socket, |message| (*message == number.to_le_bytes()).then_some(())).map(|(descriptor, ())| descriptor)
+}
+
+/// The description of the memory zone that has come for a mapping, and whether lines of what is stored there are to be flushed.
+pub(crate) fn received_zone(socket: BorrowedFd<'_>, mapping: NonZeroU64) -> crate::Result<(OwnedFd, bool)> {
+    received(socket, |message| {
+        let message = StoreMessage::decode(message).ok().filter(|message| message.mapping == mapping)?;
+        Some(message.needs_flush)
+    })
+}
+
+/// The descriptor that has come with a message that is meant, and what that says. Others are of calls that nobody waits for any more.
+fn received<T>(socket: BorrowedFd<'_>, meant: impl Fn(&[u8]) -> Option<T>) -> crate::Result<(OwnedFd, T)> {
     loop {
-        let mut bytes = [0; size_of::<u64>() + 1];
+        let mut bytes = [0; STORE_MESSAGE_BYTES + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
@@ -103,17 +117,18 @@ pub(crate) fn received_descriptor(socket: BorrowedFd<'_>, number: u64) -> crate:
             Err(Errno::AGAIN) => return Err(Errno::PROTO.into()),
             Err(error) => return Err(error.into()),
         };
+        if length == 0 {
+            return Err(Errno::NOTCONN.into());
+        }
         let rights = control.drain().filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(rights) => Some(rights),
             _ => None,
         });
-        let first = rights.flatten().next();
-        match (length, first) {
-            (0, _) => return Err(Errno::NOTCONN.into()),
-            (8, Some(descriptor)) if bytes[..8] == number.to_le_bytes() => return Ok(descriptor),
+        match (meant(&bytes[..length]), rights.flatten().next()) {
+            (Some(said), Some(descriptor)) => return Ok((descriptor, said)),
             // The process has no number for it left.
-            (8, None) if bytes[..8] == number.to_le_bytes() => return Err(Errno::MFILE.into()),
-            _ => {}
+            (Some(_), None) => return Err(Errno::MFILE.into()),
+            (None, _) => {}
         }
     }
 }

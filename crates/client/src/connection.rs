@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use rustix::io::Errno;
-use tandemfs_device::LentZone;
+use tandemfs_device::{LentZone, StoreZone};
 use tandemfs_protocol::{
     Handle, LENT_RANGE_BYTES, LENT_RANGES_MAX, LENT_WINDOW_BYTES, LentRange, MAPPED_RANGES_MAX, Number, Operation, Outcome, StoreLease,
     TEXT_BYTES_MAX, TRANSFER_BYTES_MAX, Text,
 };
-use tandemfs_ring::{Answer, Attributes, Buffer, Client, NAME_BYTES_MAX, PAGE_BYTES, Request, SLOTS_MAX, Seen, Slot};
+use tandemfs_ring::{Answer, Attributes, Buffer, Client, NAME_BYTES_MAX, PAGE_BYTES, Range, Request, SLOTS_MAX, Seen, Slot};
 
 use crate::area::{Piece, Waiting};
 use crate::bytes::KnownBytes;
-use crate::connect::{Greeted, received_descriptor};
+use crate::connect::{Greeted, received_descriptor, received_zone};
 use crate::known::{Known, Question, Told};
 use crate::lent::Lent;
 use crate::lent_stores::Stores;
@@ -216,21 +216,49 @@ impl Connection {
 
     /// Maps a range of an open file from the memory zone ([CMP1] of `mapping.rs`).
     pub(crate) fn map(&self, handle: Handle, offset: u64, length: u64) -> Result<Mapped> {
-        let zone = self.zone.as_ref().ok_or(Error::Crossed(crate::Crossed { why: crate::Why::NotServed, argument: 0 }))?;
+        let zone = self.mapped_zone()?;
+        let (number, bytes) = self.mapped(offset, length, |offset, into| Operation::Map { handle, offset, length, into })?;
+        let mapped = LentRange::decode_mapped(&bytes, (offset, length), zone.length())
+            .map_err(|_| Errno::PROTO)
+            .and_then(|ranges| Mapped::new(zone, &ranges, number).map_err(|_| Errno::NOMEM));
+        self.or_unmapped(number, mapped)
+    }
+
+    /// As [`Connection::map`], for stores: the description of this mapping is on the socket before the answer ([CMP3] of `mapping.rs`).
+    pub(crate) fn map_for_stores(&self, handle: Handle, offset: u64, length: u64) -> Result<Mapped> {
+        let zone = self.mapped_zone()?;
+        let alone = self.receiving.lock();
+        let (number, bytes) = self.mapped(offset, length, |offset, into| Operation::MapForStores { handle, offset, length, into })?;
+        let received = self.ring.lifeline().ok_or(Errno::PROTO.into()).and_then(|socket| received_zone(socket, number));
+        drop(alone);
+        let mapped = received.and_then(|(descriptor, needs_flush)| {
+            let ranges = LentRange::decode_mapped(&bytes, (offset, length), zone.length()).map_err(|_| Errno::PROTO)?;
+            let own = StoreZone::received(descriptor, zone.start(), zone.length());
+            Ok(Mapped::for_stores(own, &ranges, number, needs_flush).map_err(|_| Errno::NOMEM)?)
+        });
+        self.or_unmapped(number, mapped)
+    }
+
+    fn mapped_zone(&self) -> Result<&LentZone> {
+        self.zone.as_ref().ok_or(Error::Crossed(crate::Crossed { why: crate::Why::NotServed, argument: 0 }))
+    }
+
+    /// A mapping that the daemon has made: its number and its list of ranges.
+    fn mapped<'o>(&self, offset: u64, length: u64, operation: impl FnOnce(i64, Range) -> Operation<'o>) -> Result<(NonZeroU64, Vec<u8>)> {
         let most = (length / PAGE_BYTES + 1).min(MAPPED_RANGES_MAX as u64) as usize;
         let mut call = self.begin()?;
         let into = call.room((most * LENT_RANGE_BYTES).min(self.transfer_bytes as usize))?;
         let offset_asked = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
-        let answer = call.send(&Operation::Map { handle, offset: offset_asked, length, into: into.range })?;
+        let answer = call.send(&operation(offset_asked, into.range))?;
         let bytes = call.returned(&answer, into)?;
-        drop(call);
-        let number = NonZeroU64::new(answer.further).ok_or(Errno::PROTO)?;
-        let mapped = LentRange::decode_mapped(&bytes, (offset, length), zone.length())
-            .map_err(|_| Errno::PROTO)
-            .and_then(|ranges| Mapped::new(zone, &ranges, number).map_err(|_| Errno::NOMEM));
-        mapped.map_err(|errno| {
+        Ok((NonZeroU64::new(answer.further).ok_or(Errno::PROTO)?, bytes))
+    }
+
+    /// A mapping, of which the daemon is told where it could not be made here.
+    fn or_unmapped<E: Into<Error>>(&self, number: NonZeroU64, mapped: std::result::Result<Mapped, E>) -> Result<Mapped> {
+        mapped.map_err(|error| {
             self.unmap(number);
-            errno.into()
+            error.into()
         })
     }
 

@@ -134,6 +134,17 @@ impl File {
         Ok(Mapping::new(Arc::clone(&self.connection), mapped, length))
     }
 
+    /// As [`File::map`], for loads and stores. Holes of the range get space, aligned where there is some. What is stored is the file's at once, and
+    /// durable when [`Mapping::sync`] or a sync of the file has returned. Forked children have the mapping, too.
+    ///
+    /// # Errors
+    /// As [`File::map`]; `EACCES` if it is not open for writing.
+    pub fn map_writable(&self, range: Range<u64>) -> Result<Mapping> {
+        let length = range.end.checked_sub(range.start).ok_or(Errno::INVAL)?;
+        let mapped = self.connection.map_for_stores(self.handle, range.start, length)?;
+        Ok(Mapping::new(Arc::clone(&self.connection), mapped, length))
+    }
+
     /// Reads into a part of a buffer by one request; returns how many bytes, 0 at the end.
     ///
     /// # Errors

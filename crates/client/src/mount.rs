@@ -38,7 +38,8 @@ pub struct Options {
     /// [`Mount::stores_by_itself`]. *A stray store of this process to that memory can destroy the file system.* As for `loads`, a handler for SIGBUS
     /// is installed.
     pub stores: bool,
-    /// Map files from the memory zone ([`File::map`](crate::File::map)), where the mount trusts this process as for `loads`: see [`Mount::maps`]. The
+    /// Map files from the memory zone ([`File::map`](crate::File::map)), where the mount trusts this process as for `loads`: see [`Mount::maps`];
+    /// also for stores ([`File::map_writable`](crate::File::map_writable)) where it is trusted with those. The
     /// connection then keeps a descriptor of the drive's file or device.
     pub maps: bool,
     /// Hand calls back ([`Error::Crossed`](crate::Error::Crossed)) on files and directories that somebody watches by inotify or fanotify. The program
@@ -196,6 +197,11 @@ impl Mount {
     /// Whether files can be mapped ([`Options::maps`]).
     pub fn maps(&self) -> bool {
         self.0.maps()
+    }
+
+    /// Whether they can be mapped for stores, too: the mount is not read-only.
+    pub fn maps_for_stores(&self) -> bool {
+        self.0.maps() && self.0.serves(Number::MapForStores)
     }
 
     /// Memory for transfers without a copy, of at least one byte and at most [`Mount::transfer_bytes_max`].

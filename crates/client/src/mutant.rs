@@ -32,6 +32,8 @@ pub enum Mutant {
     ZoneKept,
     /// [CMP1]: the daemon is not told that a mapping is gone.
     UnmapNotTold,
+    /// [CMP4]: lines that need it are not flushed.
+    SyncUnflushed,
 }
 
 #[cfg(feature = "mutants")]

@@ -6,13 +6,15 @@
 mod support;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use support::bugs::{alone, is_caught, run};
 use support::work::in_every_domain;
 use tandemfs_crash::{CrashState, Cut, MemoryDevice, Random, Setting, check_device, content, each_state, fill, mount};
-use tandemfs_device::PersistenceDomain;
-use tandemfs_format::InodeNumber;
+use tandemfs_device::{Drive, PersistenceDomain, Structure};
 use tandemfs_format::inode::file_type;
+use tandemfs_format::superblock::ChecksumKind;
+use tandemfs_format::{InodeNumber, LineAddress};
 use tandemfs_fs::mutant::Mutant;
 use tandemfs_fs::{AllocateMode, FileSystem, Home, NewInode, SetAttributes, WriteOptions};
 
@@ -102,6 +104,11 @@ fn prepared(setting: &Setting) -> Result<(MemoryDevice, Vec<u8>), String> {
 
 /// Maps, stores, syncs, stores again and unmaps. Every state of every cut is mounted and read, its open pages are closed, and it is checked.
 fn cuts(domain: PersistenceDomain, block_bytes: u32) -> Result<(), String> {
+    cuts_synced(domain, block_bytes, false)
+}
+
+/// The same, synced as a mapping, or by the file.
+fn cuts_synced(domain: PersistenceDomain, block_bytes: u32, by_file: bool) -> Result<(), String> {
     let setting = setting(domain, block_bytes);
     let (device, before) = prepared(&setting)?;
     let fs = mount(&device, &setting.mount)?;
@@ -123,7 +130,10 @@ fn cuts(domain: PersistenceDomain, block_bytes: u32) -> Result<(), String> {
     }
     device.mark_return(STORE);
     device.mark(SYNC);
-    mapping.sync(0, mapping.length()).map_err(text)?;
+    match by_file {
+        true => fs.sync_mapped(Some(file)).map_err(text)?,
+        false => mapping.sync(0, mapping.length()).map_err(text)?,
+    }
     device.mark_return(SYNC);
     versions.at_last.copy_from_slice(&versions.stored);
     device.mark(STORE_AGAIN);
@@ -316,6 +326,76 @@ fn unchecked() -> Result<(), String> {
     Ok(())
 }
 
+/// [FM5]: stores by mappings are durable by a sync of the file.
+fn cuts_of_a_sync_of_the_file() -> Result<(), String> {
+    cuts_synced(PersistenceDomain::Adr, 4096, true)
+}
+
+/// [FM5]: the end of a mapping for stores is a change of the file, whatever else it has to do.
+fn timed() -> Result<(), String> {
+    for checksum_kind in [ChecksumKind::Crc32c, ChecksumKind::None] {
+        let mut setting = setting(PersistenceDomain::Adr, 4096);
+        setting.format.checksum_kind = checksum_kind;
+        let device = setting.format();
+        let fs = mount(&device, &setting.mount)?;
+        let file = create(&fs, b"f")?;
+        write(&fs, file, 0, &fill(1, 20_000))?;
+        let times = || fs.attributes(file).map(|found| (found.mtime, found.ctime)).map_err(text);
+        let (under, reading) = (fs.map(file, 0, 20_000, true).map_err(text)?, fs.map(file, 0, 20_000, false).map_err(text)?);
+        for (mapping, changes) in [(fs.map(file, 4096, 4096, true).map_err(text)?, true), (reading, false), (under, true)] {
+            let before = times()?;
+            std::thread::sleep(Duration::from_millis(5));
+            drop(mapping);
+            if (times()? != before) != changes {
+                return Err(format!("{checksum_kind:?}: changed times: {}", !changes));
+            }
+        }
+        fs.unmount().map_err(text)?;
+        check_device(&device, false)?;
+    }
+    Ok(())
+}
+
+/// [FM8]: what a program stores after an unmount that has left its mapping.
+fn left() -> Result<(), String> {
+    for is_unlinked in [false, true] {
+        let setting = setting(PersistenceDomain::Adr, 4096);
+        let device = setting.format();
+        let fs = Arc::new(mount(&device, &setting.mount)?);
+        let file = create(&fs, b"f")?;
+        write(&fs, file, 0, &[1; 40_960])?;
+        let mapped = fs.map_elsewhere(file, 4096, 8192, true).map_err(text)?;
+        let pages = mapped.extents().to_vec();
+        if is_unlinked {
+            fs.unlink(InodeNumber::ROOT, b"f").map_err(text)?;
+        }
+        mapped.leave();
+        fs.unmount().map_err(text)?;
+        check_device(&device, true).map_err(|found| format!("check after an unmount: {found}"))?;
+        let drive = Drive::new(Arc::new(device.fork()));
+        for page in pages {
+            let line = LineAddress::new(page.device_offset / 64);
+            let _durable = drive.persist(Structure::Data, line, &vec![9; page.bytes as usize]).map_err(text)?;
+        }
+        let fs = FileSystem::mount(drive, &setting.mount).map_err(text)?;
+        if is_unlinked {
+            if fs.attributes(file).is_ok() || fs.space().memory.extent_bytes > 0 {
+                return Err("the removed file is still there".into());
+            }
+        } else {
+            let found = content(&fs, file).map_err(text)?;
+            if found[4096..12_288] != [9; 8192] || found[..4096] != [1; 4096] || found[12_288..] != [1; 28_672] {
+                return Err("the bytes are not those that were stored".into());
+            }
+        }
+        fs.unmount().map_err(text)?;
+        if !fs.superblock().clean {
+            return Err("it does not become clean".into());
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn without_a_bug_nothing_is_caught() {
     let _alone = alone();
@@ -326,7 +406,7 @@ fn without_a_bug_nothing_is_caught() {
             found.unwrap_or_else(|what| panic!("{domain}, blocks of {block_bytes}, {writable}: {what}"));
         }
     }
-    for scenario in [pinned, unchecked] {
+    for scenario in [pinned, unchecked, cuts_of_a_sync_of_the_file, timed, left] {
         run(Mutant::None, scenario).unwrap_or_else(|what| panic!("{what}"));
     }
 }
@@ -364,4 +444,19 @@ fn fm2_pins_ignored() {
 #[test]
 fn fm3_fill_not_fenced() {
     is_caught(Mutant::FillNotFenced, &[cuts_of_large_blocks]);
+}
+
+#[test]
+fn fm5_mapped_not_synced() {
+    is_caught(Mutant::MappedNotSynced, &[cuts_of_a_sync_of_the_file]);
+}
+
+#[test]
+fn fm5_mappings_untimed() {
+    is_caught(Mutant::MappingsUntimed, &[timed]);
+}
+
+#[test]
+fn fm8_stores_left_unpinned() {
+    is_caught(Mutant::StoresLeftUnpinned, &[left]);
 }

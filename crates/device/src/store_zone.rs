@@ -8,8 +8,10 @@
 //!       looks whether any number is locked: then somebody can still store to pages that it knows nothing about.
 //! [SZ3] Locks are of an inode: a node of the same device that was made elsewhere shows others. The daemon and its successor go by the same node
 //!       where they are given the same path.
-//! [SZ4] What was said of loads holds: the description is of the whole file ([LZ2] of `lent_zone.rs`), only some drives have one ([LZ3]), a map of it is
-//!       not inherited by forked children ([LZ4]). Who can store to the zone can destroy everything on the drive.
+//! [SZ5] Ranges of it that a program maps for a file are inherited by forked children, as other shared mappings are: their lock says when the
+//!       last of them is gone. They are mapped with MAP_SYNC where the kernel grants it, as the device itself is.
+//! [SZ4] What was said of loads holds: the description is of the whole file ([LZ2] of `lent_zone.rs`), only some drives have one ([LZ3]), a map of all of
+//!       it is not inherited by forked children ([LZ4]). Who can store to the zone can destroy everything on the drive.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +20,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
 
 use crate::lent_zone::{map_zone, opened_again};
-use crate::{Mapping, MappingOptions};
+use crate::ranges::{MappedRanges, RangeOptions};
+use crate::{DeviceError, MappedMemory, Mapping, MappingOptions, MemoryRange};
+
+/// Bytes of a page.
+const PAGE: u64 = tandemfs_format::PAGE_BYTES as u64;
 
 /// The byte of program 0; no device is that large. Behind those of descriptions for loads ([LZ5] of `lent_zone.rs`).
 const FIRST_BYTE: i64 = (1 << 62) + (1 << 61);
@@ -77,6 +83,19 @@ impl StoreZone {
         self.length
     }
 
+    /// Maps ranges of whole pages one behind the other, for loads and stores ([SZ5]). The map stays, and keeps the lock, when the description is
+    /// closed.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfRange`] for ranges outside of the zone, [`DeviceError::Map`] for others that cannot be mapped.
+    pub fn map_ranges(&self, ranges: &[MemoryRange]) -> Result<Box<dyn MappedMemory>, DeviceError> {
+        let options =
+            RangeOptions { name: "the memory zone", zone: (self.start, self.length), unit: PAGE, writable: true, synchronous: true };
+        let mapped = MappedRanges::new(&self.file, options, ranges);
+        let mapped = mapped.or_else(|_| MappedRanges::new(&self.file, RangeOptions { synchronous: false, ..options }, ranges))?;
+        Ok(Box::new(mapped))
+    }
+
     /// Maps it for loads and stores. The map stays, and keeps the lock, when the description is closed.
     ///
     /// # Errors
@@ -126,8 +145,6 @@ mod tests {
 
     use super::*;
 
-    const PAGE: u64 = 4096;
-
     fn file() -> File {
         let file = tempfile::tempfile().expect("a temporary file");
         file.set_len(9 * PAGE).expect("sized");
@@ -171,6 +188,30 @@ mod tests {
         drop(map);
         assert_eq!(held(), (false, false, false));
         assert!(StoreZone::of(&file, PAGE, 8 * PAGE, 7).is_ok(), "the number is free");
+    }
+
+    /// [SZ5]
+    #[test]
+    fn ranges_are_mapped_for_stores_and_keep_the_lock() {
+        let file = file();
+        let (zone, hold) = StoreZone::of(&file, PAGE, 8 * PAGE, 7).expect("opened");
+        let range = |page, pages| MemoryRange { offset: page * PAGE, length: pages * PAGE };
+        let map = zone.map_ranges(&[range(5, 1), range(1, 2)]).expect("mapped");
+        drop(zone);
+        map.copy_in(PAGE - 2, b"across").expect("stored");
+        map.flush(PAGE - 2, 6).expect("flushed");
+        map.fence();
+        let mut bytes = [0; 6];
+        file.read_exact_at(&mut bytes[..2], 7 * PAGE - 2).expect("read");
+        file.read_exact_at(&mut bytes[2..], 2 * PAGE).expect("read");
+        assert_eq!(&bytes, b"across");
+        assert!(hold.is_held().expect("known"), "the mapping has it");
+        drop(map);
+        assert!(!hold.is_held().expect("known"));
+        let zone = StoreZone::of(&file, PAGE, 8 * PAGE, 7).expect("the number is free").0;
+        for wrong in [range(8, 1), range(7, 2), range(0, 0), MemoryRange { offset: 5, length: PAGE }, range(u64::MAX / PAGE, 1)] {
+            assert!(zone.map_ranges(&[range(0, 1), wrong]).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

@@ -74,6 +74,7 @@ pub(crate) fn is_for_the_pool(operation: &Operation<'_>) -> bool {
         | Operation::Descriptor { .. }
         | Operation::Lend { .. } // [LND3]
         | Operation::Map { .. }
+        | Operation::MapForStores { .. }
         | Operation::Unmap { .. }
         | Operation::LendStores { .. } // [LNS7]
         | Operation::ReturnStores { .. } => true,
@@ -300,7 +301,8 @@ impl Call<'_> {
                 Ok(Answer::default())
             }
             Operation::Lend { handle, offset, into } => self.lend(handle, offset, into),
-            Operation::Map { handle, offset, length, into } => self.map(handle, offset, length, into),
+            Operation::Map { handle, offset, length, into } => self.map((handle, false), offset, length, into),
+            Operation::MapForStores { handle, offset, length, into } => self.map((handle, true), offset, length, into),
             Operation::Unmap { mapping } => Ok(self.client.mappings.remove(mapping.get()).map(done)?),
             Operation::LendStores { handle, offset, into } => self.lend_stores(&process, handle, offset, into),
             Operation::ReturnStores { lease } => {
@@ -310,7 +312,7 @@ impl Call<'_> {
             Operation::FileSystemSpace { into } => self.space(into),
             Operation::SyncFileSystem => match self.vfs.file_system().is_read_only() {
                 true => Ok(Answer::default()),
-                false => Ok(self.vfs.file_system().sync().map(done)?),
+                false => Ok(self.vfs.file_system().sync_mapped(None).map(done)?),
             },
             Operation::Unlink { .. }
             | Operation::RemoveDirectory { .. }
@@ -520,26 +522,24 @@ impl Call<'_> {
         }
     }
 
-    /// [MAP1]–[MAP4] of `mappings.rs`
-    fn map(&self, handle: Handle, offset: i64, length: u64, into: Range) -> Result<Answer> {
+    /// [MAP1]–[MAP4], [MAP6] of `mappings.rs`
+    fn map(&self, (handle, for_stores): (Handle, bool), offset: i64, length: u64, into: Range) -> Result<Answer> {
         let mappings = &self.client.mappings;
         mappings.are_served()?;
         mappings.have_room(length)?;
-        let mapped = self.vfs.map(&*self.file(handle)?, offset, length)?;
+        let mapped = self.vfs.map(&*self.file(handle)?, offset, length, for_stores)?;
         let ranges: Vec<_> = mapped
             .extents()
             .iter()
             .map(|extent| LentRange { file_offset: extent.file_offset, zone_offset: extent.device_offset, bytes: extent.bytes })
             .collect();
         let bytes = LentRange::encode_mapped(&ranges, transfer(into)?).ok_or(Errno::NOMEM)?;
-        let number = mappings.add(mapped)?;
-        match self.put(into, &bytes) {
-            Ok(answer) => Ok(Answer { further: number, ..answer }),
-            Err(refused) => {
-                mappings.remove(number)?; // nobody would know its number
-                Err(refused)
-            }
-        }
+        let answer = self.put(into, &bytes)?; // before anybody may store
+        let number = match for_stores {
+            true => mappings.add_for_stores(mapped, self.vfs.file_system().drive())?,
+            false => mappings.add(mapped)?,
+        };
+        Ok(Answer { further: number, ..answer })
     }
 
     fn write(&self, process: &Process, handle: Handle, offset: i64, from: Range, flags: i32) -> Result<Answer> {

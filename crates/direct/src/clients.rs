@@ -1,6 +1,7 @@
 //! What is known of each client.
 
 use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
@@ -60,7 +61,7 @@ impl Client {
         sending: Sending,
         (arena, arena_bytes): (Arc<Arena>, u64),
         (mount_points, leaves_watched): (HashSet<InodeNumber>, bool),
-        hold: Option<Hold>,
+        hold: Option<(Hold, OwnedFd)>,
         shared: &Shared,
     ) -> Self {
         let (credentials, real) = (identity.credentials.clone(), identity.real.clone());
@@ -109,6 +110,7 @@ impl Client {
 
     /// What is known of it beside its counters.
     fn described(&self) -> (ClientStatistics, Arc<Tally>) {
+        let stored = self.mappings.stored();
         let described = ClientStatistics {
             connection: self.connection,
             process_id: self.peer.pid,
@@ -118,6 +120,9 @@ impl Client {
             open_files: self.handles.count(),
             has_zone: self.has_zone,
             stores: self.storing.as_ref().map(Storing::counts),
+            mappings: self.mappings.count(),
+            stored_mappings: stored.0,
+            stored_bytes: stored.1,
             counts: Counts::default(),
         };
         (described, Arc::clone(&self.tally))

@@ -2,7 +2,7 @@
 //!
 //! `reception.rs` has the thread that greets new clients and looks after their credentials (`peers.rs`, `mountinfo.rs`). `clients.rs` has what is
 //! known of each client, `handles.rs` its open files, `tally.rs` its counters, `known.rs` which answers it may give itself, `mappings.rs`
-//! what it has mapped ([MAP1]–[MAP5]), `lent_stores.rs` what it may store to ([LNS1]–[LNS7]).
+//! what it has mapped ([MAP1]–[MAP9]), `lent_stores.rs` what it may store to ([LNS1]–[LNS7]).
 //! `descriptors.rs` sends files of the mount. `serving.rs` makes messages calls of `vfs` (`calls.rs`). The poller (`polling.rs`)
 //! serves them, or the threads of `pool.rs`.
 //!
@@ -31,7 +31,8 @@
 //!
 //! [LND1] The memory zone, with everything on the drive, is lent for loads where the mount says to whom (`direct=GROUP`): to root, to who
 //!        mounted, and to members of the group, if they ask for it. Each gets a description of its own that cannot be stored to ([LZ1] of the
-//!        device layer). It is asked once, at the greeting: a process that gives rights up keeps what it has got, as it keeps descriptors.
+//!        device layer). It is asked once, at the greeting: a process that gives rights up keeps what it has got, as it keeps descriptors. Who has it may ask for
+//!        descriptions for stores, each for one mapping ([MAP6] of `mappings.rs`).
 //! [LND2] A client without the zone is not told where bytes lie, and its greeting does not name the operation.
 //! [LND3] What is lent is looked up and verified by the pool. Nobody waits for who loads ([LM1]–[LM5] of the file system), so there is nothing
 //!        to take back from a client that is stopped or killed, and nothing kept for it but its connection.

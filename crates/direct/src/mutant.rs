@@ -60,6 +60,8 @@ pub enum Mutant {
     WatchedStoredTo,
     /// [LNS5]: a process that did not stop storing gets leases by its next connection.
     LateForgotten,
+    /// [MAP6]: a mapping for stores is gone when the client says so, or ends.
+    EndsBelieved,
     /// [DSC2]: descriptors can read and write, whatever the open file may.
     AccessNotKept,
     /// [DSC2]: whatever is open becomes a descriptor.

@@ -266,8 +266,8 @@ impl Reception {
             None => None,
         };
         let zone = self.zone_for(hello, &identity);
-        let hold = zone.as_ref().and_then(|zone| self.hold(zone, peer.pid));
         let (storing, store_zone) = self.storing_for(hello, &identity, &peer).unzip();
+        let hold = zone.as_ref().and_then(|zone| Some((self.hold(zone, peer.pid)?, socket.try_clone().ok()?)));
         let served = |number: Number, is_served: bool| if is_served { 0 } else { number.bit() };
         let operations = Number::all_bits()
             & !served(Number::Descriptor, sending.is_some())
@@ -275,7 +275,8 @@ impl Reception {
             & !served(Number::Map, hold.is_some())
             & !served(Number::Unmap, hold.is_some())
             & !served(Number::LendStores, storing.is_some())
-            & !served(Number::ReturnStores, storing.is_some());
+            & !served(Number::ReturnStores, storing.is_some())
+            & !served(Number::MapForStores, hold.is_some() && self.may_store(&identity));
         let mut client = Client::new((peer, identity), sending, (Arc::clone(&arena), sizes.data_bytes), rules, hold, &self.shared);
         client.has_zone = zone.is_some();
         client.storing = storing;
@@ -322,12 +323,17 @@ impl Reception {
     /// The memory zone for stores, for who wants it and is trusted with it ([LNS1]).
     fn storing_for(&self, hello: &Hello, identity: &Identity, peer: &Peer) -> Option<(Storing, StoreZone)> {
         let (shared, fs) = (&self.shared, self.shared.vfs.file_system());
-        let group = shared.limits.stores_by.filter(|_| hello.wants_stores && !fs.is_read_only())?;
-        if !identity.is_trusted(shared.mount.user, group) && !mutant::on(Mutant::StoresForEverybody) {
+        if !hello.wants_stores || !self.may_store(identity) {
             return None;
         }
         let opened = peer.lifeline().and_then(|pidfd| Storing::open(fs, (peer.pid, pidfd), &shared.late, shared.limits.kept_back_bytes));
         opened.inspect_err(|error| tracing::warn!("the memory zone cannot be lent for stores: {error}")).ok().flatten()
+    }
+
+    /// Whether a client may store to the memory zone at all: under leases, or by mappings.
+    fn may_store(&self, identity: &Identity) -> bool {
+        let Some(group) = self.shared.limits.stores_by.filter(|_| !self.shared.vfs.file_system().is_read_only()) else { return false };
+        identity.is_trusted(self.shared.mount.user, group) || mutant::on(Mutant::StoresForEverybody)
     }
 
     /// Tells how long a zone may be mapped ([MAP2]). The byte is of this connection alone.

@@ -146,6 +146,12 @@ pub struct ClientStatistics {
     pub has_zone: bool,
     /// It has the memory zone for stores, and this is what has become of its leases.
     pub stores: Option<StoreCounts>,
+    /// Ranges of files that it has mapped from the zone, also those for stores.
+    pub mappings: usize,
+    /// Those of them that are for stores.
+    pub stored_mappings: usize,
+    /// Bytes of these.
+    pub stored_bytes: u64,
     /// What it has had done.
     pub counts: Counts,
 }

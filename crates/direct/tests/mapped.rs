@@ -1,4 +1,4 @@
-//! Ranges of files that clients map from the memory zone ([MAP1]–[MAP5] of `mappings.rs`, [CMP1]–[CMP3] of the client), through the server, the
+//! Ranges of files that clients map from the memory zone ([MAP1]–[MAP9] of `mappings.rs`, [CMP1]–[CMP4] of the client), through the server, the
 //! shared memory and the client. Who has no zone: `lent.rs`.
 //!
 //! Server and client are in this process; see `server.rs`. The bug is that of the process: the tests run one after the other. What a mapped
@@ -12,6 +12,7 @@ mod support;
 
 use std::fs::File as HostFile;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -56,7 +57,7 @@ fn scene_of(zone_bytes: u64, limits: Limits) -> Scene {
     let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
     let pages = Arc::<Pages>::default();
     let vfs = Vfs::new(Arc::new(fs), Settings::default()).beside(pages.clone());
-    let limits = Limits { threads: 4, lends_to: Some(GROUP), ..limits };
+    let limits = Limits { threads: 4, lends_to: Some(GROUP), stores_by: Some(GROUP), ..limits };
     let server = Server::start(vfs.clone(), support::mount_identity(), Box::new(|| true), Entrants::Everybody, limits).expect("starts");
     Scene { vfs, server, pages }
 }
@@ -120,7 +121,7 @@ fn a_mapping_has_the_bytes_of_the_file_whoever_changes_them() {
     let _alone = alone();
     let (scene, mut random) = (scene(), Random::new(1));
     let mount = scene.connect();
-    assert!(mount.maps() && !mount.loads_by_itself());
+    assert!(mount.maps() && mount.maps_for_stores() && !mount.loads_by_itself());
     let mut model = filled(&mut random, (3 << 20) + 1000);
     let file = scene.file(&mount, &model);
     let mapping = file.map(0..model.len() as u64).expect("mapped");
@@ -278,6 +279,261 @@ fn mappings_are_bounded() {
     let found = (last(few()), last(small()));
     mutant::select(Mutant::None);
     assert_eq!(found, (Ok(()), Ok(())), "MappingsUnbounded escaped");
+}
+
+fn writable(scene: &Scene, mount: &Mount, name: &str, bytes: &[u8]) -> Mapping {
+    scene.write(&scene.open(name), 0, bytes).expect("written");
+    let file = OpenOptions::new().read(true).write(true).open(mount, name).expect("opened");
+    file.map_writable(0..bytes.len() as u64).expect("mapped")
+}
+
+/// What calls read of a file.
+fn read(scene: &Scene, name: &str, length: usize) -> Vec<u8> {
+    let (file, mut bytes, mut done) = (scene.open(name), vec![0xee; length], 0);
+    while done < length {
+        match scene.vfs.read_at(&file, done as i64, &mut bytes[done..]).expect("read") {
+            0 => break,
+            moved => done += moved,
+        }
+    }
+    bytes.truncate(done);
+    bytes
+}
+
+#[test]
+fn stores_by_a_mapping_are_the_files() {
+    let _alone = alone();
+    let (scene, mut random) = (scene(), Random::new(2));
+    let mount = scene.connect();
+    let mut model = filled(&mut random, (2 << 20) + 1000);
+    let mapping = writable(&scene, &mount, "f", &model);
+    let reading = mount.open("f").and_then(|file| file.map(0..model.len() as u64)).expect("mapped");
+    assert!(mapping.is_writable() && !reading.is_writable() && reading.as_mut_ptr().is_null());
+    assert_eq!((reading.store(0, &[1]), reading.store_word(0, 1)), (Err(Errno::ACCESS.into()), Err(Errno::ACCESS.into())));
+    let writer = scene.open("f");
+    for round in 0..200 {
+        let offset = random.below(model.len() as u64 - 1) as usize;
+        let length = (1 + random.below(100_000) as usize).min(model.len() - offset);
+        let bytes = filled(&mut random, length);
+        match round % 3 {
+            0 => scene.write(&writer, offset as u64, &bytes).expect("written"),
+            _ => mapping.store(offset as u64, &bytes).expect("stored"),
+        }
+        model[offset..offset + length].copy_from_slice(&bytes);
+        mapping.sync(offset as u64, length as u64).expect("durable");
+        if round % 20 == 0 {
+            scene.vfs.file_system().write_back_all().expect("written back");
+            assert!(bytes_of(&mapping) == model && bytes_of(&reading) == model && read(&scene, "f", 4 << 20) == model, "round {round}");
+        }
+    }
+    mapping.store_word(80, u64::from_le_bytes(*b"a word. ")).expect("stored");
+    model[80..88].copy_from_slice(b"a word. ");
+    let end = model.len() as u64;
+    let outside = [mapping.store(end, &[1]), mapping.store_word(81, 1), mapping.store_word(end - 4, 1), mapping.sync(end, 1)];
+    assert_eq!(outside, [const { Err(Error::Errno(Errno::INVAL)) }; 4]);
+    // Cut, grown and punched under it.
+    scene.vfs.truncate(&somebody(), Subject::Open(&writer), 100_000).expect("cut");
+    mapping.store(300_000, b"behind the end").expect("no fault");
+    assert_eq!(read(&scene, "f", 4 << 20), model[..100_000]);
+    scene.vfs.truncate(&somebody(), Subject::Open(&writer), model.len() as i64).expect("grown");
+    model[100_000..].fill(0);
+    assert!(read(&scene, "f", 4 << 20) == model && bytes_of(&mapping) == model, "nothing of what was stored behind the end");
+    scene.vfs.allocate(&somebody(), &writer, 3, 8192, 50_000).expect("punched");
+    model[8192..58_192].fill(0);
+    mapping.store(9000, b"in the hole").expect("stored");
+    model[9000..9011].copy_from_slice(b"in the hole");
+    assert!(read(&scene, "f", 4 << 20) == model && bytes_of(&mapping) == model);
+    drop((mapping, reading, writer));
+    assert!(scene.has_mappings(0) && read(&scene, "f", 4 << 20) == model);
+    let Scene { vfs, server, .. } = scene;
+    drop(server);
+    vfs.file_system().unmount().expect("unmounts");
+}
+
+#[test]
+fn a_hole_gets_space_and_the_end_of_a_mapping_is_a_change() {
+    let _alone = alone();
+    let scene = scene();
+    let mount = scene.connect();
+    let file = OpenOptions::new().read(true).write(true).create(true).mode(0o600).open(&mount, "f").expect("made");
+    file.set_length(8 << 20).expect("sized");
+    assert_eq!(file.attributes().expect("there").space_512, 0);
+    let mapping = file.map_writable(0..8 << 20).expect("mapped");
+    assert_eq!(bytes_of(&mapping), vec![0; 8 << 20]);
+    assert!(file.attributes().expect("there").space_512 >= 8 << 11);
+    std::thread::sleep(Duration::from_millis(20));
+    let modified = file.attributes().expect("there").modified;
+    mapping.store(5 << 20, b"stored").expect("stored");
+    file.sync_all().expect("durable");
+    drop(mapping);
+    assert_ne!(file.attributes().expect("there").modified, modified);
+    assert_eq!(&read(&scene, "f", 8 << 20)[5 << 20..][..6], b"stored");
+}
+
+#[test]
+fn who_may_not_write_maps_nothing_for_stores() {
+    let _alone = alone();
+    let scene = scene();
+    let mount = scene.connect();
+    let errno = |result: Result<Mapping, Error>| result.map(drop).expect_err("refused").errno();
+    let file = scene.file(&mount, &[1; 10_000]);
+    assert_eq!(errno(file.map_writable(0..10_000)), Some(Errno::ACCESS), "not open for writing");
+    let both = OpenOptions::new().read(true).write(true).open(&mount, "f").expect("opened");
+    let only = OpenOptions::new().write(true).open(&mount, "f").expect("opened");
+    assert_eq!(errno(only.map_writable(0..10_000)), Some(Errno::BADF));
+    for range in [0..0, 100..200, 0..10_001] {
+        assert_eq!(errno(both.map_writable(range)), Some(Errno::INVAL));
+    }
+    scene.pages.0.store(true, SeqCst);
+    let crossed = both.map_writable(0..4096);
+    assert!(matches!(&crossed, Err(Error::Crossed(crossed)) if crossed.why == Why::Cached), "{crossed:?}"); // [MAP4]
+    scene.pages.0.store(false, SeqCst);
+    assert_eq!(scene.server.mappings(), 0);
+    drop(both.map_writable(0..10_000).expect("mapped"));
+    let mount = support::connect(&scene.server, "/proc", &Options { loads: true, ..Options::default() }).expect("let in");
+    let crossed = OpenOptions::new().read(true).write(true).open(&mount, "f").expect("opened").map_writable(0..4096);
+    assert!(matches!(&crossed, Err(Error::Crossed(crossed)) if crossed.why == Why::NotServed), "{crossed:?}");
+}
+
+/// Removes `f`, whose pages somebody may still store to, and fills the file system.
+fn fill(scene: &Scene) -> usize {
+    scene.vfs.unlink(&somebody(), At::Root, b"f").expect("removed");
+    std::thread::sleep(Duration::from_millis(500)); // the server has looked
+    let (filler, mut at) = (scene.open("filler"), 0);
+    while scene.write(&filler, at as u64, &[2; 64 << 10]).is_ok() {
+        at += 64 << 10;
+    }
+    at
+}
+
+/// [MAP6]: the connection has ended, and the mapping is stored to.
+#[test]
+fn nobody_gets_pages_that_a_client_that_has_ended_can_store_to() {
+    let _alone = alone();
+    fn is_alone() -> bool {
+        let scene = scene();
+        let mount = scene.connect();
+        let mapping = writable(&scene, &mount, "f", &[1; 1 << 20]);
+        let other = support::connect(&scene.server, "/proc", &Options::default()).expect("let in");
+        while !mount.has_ended() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        other.ping().expect("answered");
+        let bytes = fill(&scene);
+        mapping.store(0, &[3; 1 << 20]).expect("stored");
+        let is_alone = read_checked(&scene, bytes) && scene.server.mappings() == 1;
+        drop((mapping, mount));
+        assert!(scene.has_mappings(0), "they are kept for ever");
+        is_alone
+    }
+    assert!(is_alone());
+    mutant::select(Mutant::EndsBelieved);
+    let found = is_alone();
+    mutant::select(Mutant::None);
+    assert!(!found, "EndsBelieved escaped");
+}
+
+/// Whether what fills the file system is what was written; stores of others are damage.
+fn read_checked(scene: &Scene, bytes: usize) -> bool {
+    let (file, mut block) = (scene.open("filler"), vec![0; 64 << 10]);
+    (0..bytes >> 16).all(|at| {
+        let done = scene.vfs.read_at(&file, (at << 16) as i64, &mut block);
+        done.is_ok_and(|done| done == block.len()) && block.iter().all(|byte| *byte == 2)
+    })
+}
+
+/// [MAP6]: a child that was forked keeps the mapping, and stores when the one that made it has unmapped it and said so.
+#[test]
+fn nobody_gets_pages_that_a_forked_child_can_store_to() {
+    let _alone = alone();
+    fn is_alone() -> bool {
+        let scene = scene();
+        let mount = scene.connect();
+        let mapping = writable(&scene, &mount, "f", &[1; 1 << 20]);
+        let (go, going) = std::io::pipe().map(|(reader, writer)| (writer, reader)).expect("a pipe");
+        let (wait, start) = (going.as_raw_fd(), mapping.as_mut_ptr());
+        // SAFETY: the child makes system calls and stores to the mapping that it has inherited, nothing else.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: as above; the range is the child's own.
+            unsafe {
+                let mut byte = 0_u8;
+                libc::read(wait, (&raw mut byte).cast(), 1);
+                libc::memset(start.cast(), 3, 1 << 20);
+                libc::_exit(0);
+            }
+        }
+        assert!(child > 0, "forked");
+        drop(mapping);
+        let bytes = fill(&scene);
+        let before = scene.server.mappings();
+        std::io::Write::write_all(&mut &go, &[1]).expect("it goes on");
+        let mut status = 0;
+        // SAFETY: the child is this test's.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "the child has stored");
+        let is_alone = read_checked(&scene, bytes) && before == 1;
+        assert!(scene.has_mappings(0), "they are kept for ever");
+        is_alone
+    }
+    assert!(is_alone());
+    mutant::select(Mutant::EndsBelieved);
+    let found = is_alone();
+    mutant::select(Mutant::None);
+    assert!(!found, "EndsBelieved escaped");
+}
+
+/// [MAP8]
+#[test]
+fn mappings_that_are_left_are_bounded() {
+    let _alone = alone();
+    fn last() -> Option<Errno> {
+        let scene = scene_of(ZONE_BYTES, Limits { mappings: 2, ..Limits::default() });
+        let mut all = Vec::new();
+        let mut connect = || {
+            let mount = scene.connect();
+            let mappings: Vec<_> = (0..2).map(|_| writable(&scene, &mount, "f", &[1; 4096])).collect();
+            all.push((mount, mappings));
+        };
+        connect();
+        let mount = scene.connect(); // which ends the other
+        while scene.server.mappings() > 2 || scene.server.clients().0 > 1 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(100)); // the end of the other
+        let file = OpenOptions::new().read(true).write(true).open(&mount, "f").expect("opened");
+        let last = file.map_writable(0..4096).map(drop).err().and_then(|error| error.errno());
+        all.clear();
+        assert!(scene.has_mappings(0));
+        file.map_writable(0..4096).expect("there is room again");
+        last
+    }
+    assert_eq!(last(), Some(Errno::NOMEM));
+    mutant::select(Mutant::MappingsUnbounded);
+    let found = last();
+    mutant::select(Mutant::None);
+    assert_eq!(found, None, "MappingsUnbounded escaped");
+}
+
+/// [MAP9], [FM8] of `crates/fs`: the pages of a removed file are given to nobody, and the next mount waits until they cannot be stored to.
+#[test]
+fn a_server_that_ends_leaves_what_can_be_stored_to() {
+    let _alone = alone();
+    let scene = scene();
+    let mount = scene.connect();
+    let mapping = writable(&scene, &mount, "f", &[1; 1 << 20]);
+    scene.vfs.unlink(&somebody(), At::Root, b"f").expect("removed");
+    let Scene { vfs, server, .. } = scene;
+    drop(server);
+    assert!(mount.has_ended());
+    let fs = vfs.file_system();
+    let used = fs.space().memory.extent_bytes;
+    fs.unmount().expect("unmounts");
+    assert!(used >= 1 << 20 && fs.space().memory.extent_bytes == used, "its space is kept");
+    mapping.store(0, &[3; 1 << 20]).expect("stored");
+    assert!(!fs.superblock().clean && fs.drive().is_zone_held(), "the next mount would be refused");
+    drop(mapping);
+    assert!(!fs.drive().is_zone_held());
 }
 
 /// Page faults of this process so far.

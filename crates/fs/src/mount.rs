@@ -285,7 +285,8 @@ impl FileSystem {
         }
         self.stop_background();
         self.volume.end_discards(); // [DQ4]
-        let orphans: Vec<u64> = self.orphans.lock().iter().copied().collect();
+        let left = self.mappings.left(); // [FM8] of `data/mapped.rs`
+        let orphans: Vec<u64> = self.orphans.lock().iter().copied().filter(|number| !left.contains(number)).collect();
         for number in orphans {
             let number = InodeNumber::new(number);
             self.inodes.release(number, u64::MAX);
@@ -296,6 +297,14 @@ impl FileSystem {
         if self.volume.held_back.is_any() && !on(Mutant::CleanWhileHeldBack) {
             self.volume.health.close(); // [HB4]
             tracing::warn!("damaged metadata holds space back: the next mount searches again; run tandemfs check --repair before it");
+            return Ok(());
+        }
+        if !left.is_empty() {
+            self.volume.health.close(); // [FM8] of `data/mapped.rs`
+            tracing::warn!(
+                files = left.len(),
+                "programs still have files mapped for stores: the next mount recovers, once they have ended"
+            );
             return Ok(());
         }
         self.volume.release_pending();

@@ -93,6 +93,12 @@ pub enum Mutant {
     UncheckedForgotten,
     /// [FM3] of `data/mapped.rs`: holes become open pages before the zeros there are durable.
     FillNotFenced,
+    /// [FM5] of `data/mapped.rs`: the end of a mapping for stores leaves the times of a file without checksums.
+    MappingsUntimed,
+    /// [FM5] of `data/mapped.rs`: a sync of a file flushes nothing of what was stored by its mappings.
+    MappedNotSynced,
+    /// [FM8] of `data/mapped.rs`: pages that a program may still store to are closed and given up before an unmount.
+    StoresLeftUnpinned,
     /// [MW2] of `data/mapped_write.rs`: bytes are in mapped pages before the data logs are durable that make the call atomic.
     MappedHomeFirst,
     /// [MW2] of `data/mapped_write.rs`: the data logs go, and their bytes were not copied to the mapped pages.

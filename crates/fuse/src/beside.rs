@@ -24,6 +24,11 @@
 //!       reached by clients from then on: the next WRITE may point to bytes of this one. A client is noted before it changes anything and until it has, so whoever looks at the
 //!       size first and then at the note misses none. The note stays while anybody has the file, and is of one generation: a number may be
 //!       taken again of which the kernel has known nothing.
+//! [BS11] Where a program has a file mapped for stores, no page of it may stay in the kernel: nobody is told of a store. So what a READ or a WRITE
+//!       brings in is dropped right behind it, by a thread for which nobody waits, as a drop waits for the page, which is locked until the reply. A
+//!       call that comes before that drop may see bytes of the moment of the one before. What a mapping of the mount stores to such a file is
+//!       written back by whole pages: of stores to the same page by both ways those of one may be lost.
+//! [BS12] Such stores are made durable by an fsync of the mount as well: where they have to be flushed, the kernel is not left to answer it.
 //! [BS10] A note about a file goes only when nobody has the file any more ([NT1] of `notes.rs`): the kernel has no pages of a file that it has
 //!       forgotten. A LOOKUP counts before it reads the attributes that it replies, so what changes from then on is noted.
 //! [BS9] Bytes that clients know are revoked after a file was noted: nothing of a noted file is given to be kept, so from then on they ask.
@@ -286,6 +291,11 @@ impl Door {
         if let Some(noted) = &self.beside {
             noted.note(file, &|file| self.fs.is_held(file));
             self.fs.revoke_bytes(file); // [BS9]
+            // Behind the note: who maps the file looks at the note once it is mapped.
+            if self.fs.is_mapped_for_stores(file) {
+                let (noted, kernel) = (Arc::clone(noted), self.kernel.clone());
+                self.mapped.push(move || noted.settle(file, || kernel.drop_pages(file, 0..END_OF_FILES))); // [BS11]
+            }
         }
     }
 

@@ -78,7 +78,11 @@ pub(crate) struct Door {
     pub(crate) forgets: Forgets,
     pub(crate) kernel: Kernel,
     /// Files of which the kernel may have pages, if there are clients beside it (`beside.rs`).
-    pub(crate) beside: Option<Noted>,
+    pub(crate) beside: Option<Arc<Noted>>,
+    /// The kernel is to ask for each fsync ([BS12] of `beside.rs`).
+    pub(crate) flushes_mapped: bool,
+    /// Drops pages of files that programs have mapped for stores ([BS11] of `beside.rs`).
+    pub(crate) mapped: Later,
     /// Who watches files, if there are clients whose changes the kernel does not see.
     pub(crate) watches: Option<Arc<Watches>>,
     /// Jobs that concern pages of the kernel ([LT2] of `later.rs`).
@@ -108,7 +112,9 @@ impl Door {
             page_cache: Arc::default(),
             forgets: Forgets::default(),
             kernel: Kernel::new(fs),
-            beside: settings.direct.then(Noted::default),
+            beside: settings.direct.then(Arc::<Noted>::default),
+            flushes_mapped: settings.maps_for_stores && fs.drive().domain().needs_flush(),
+            mapped: Later::start("mapped")?,
             watches: if settings.direct { Some(Watches::start()?) } else { None },
             pages: Later::start("pages")?,
             space: Later::start("space")?,

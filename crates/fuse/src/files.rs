@@ -117,6 +117,9 @@ impl Door {
     /// 6.18 silently drops dirty pages that it cannot send to a dead daemon, so this failure is the only one that the caller of fsync sees.
     pub(crate) fn sync(&self, operation: &'static str, node: u64, reply: Reply<'_>) {
         match self.mode {
+            Mode::Strict if self.flushes_mapped && operation == "fsync" => {
+                self.reply_empty(operation, node, self.fs.sync_mapped(Some(inode(node))), reply); // [BS12] of `beside.rs`
+            }
             Mode::Strict | Mode::StrictAtomic => reply.error(Errno::ENOSYS),
             Mode::Relaxed => {
                 let file = inode(node);

@@ -138,6 +138,7 @@ impl Answering {
         door.space.stop();
         door.pages.stop();
         door.names.stop();
+        door.mapped.stop();
         door.watches.iter().for_each(|watches| watches.stop());
         result
     }

@@ -69,6 +69,8 @@ pub struct MountSettings {
     pub reserved_percent: u32,
     /// Programs reach the files beside the mount ([`crate::serve_beside`]): the kernel caches less.
     pub direct: bool,
+    /// Some of them may map files for stores: the kernel asks the daemon for each fsync where such stores have to be flushed.
+    pub maps_for_stores: bool,
     /// The source shown by `findmnt` and `df`.
     pub source: String,
     /// Threads that serve requests over the device without waiting; `None` = one per CPU, at least 2 and at most 16. Up to 16 a CPU, 64 in all,
@@ -94,6 +96,7 @@ impl Default for MountSettings {
             dirsync: false,
             reserved_percent: 0,
             direct: false,
+            maps_for_stores: false,
             source: "tandemfs".into(),
             threads: None,
             options: Vec::new(),

@@ -3,9 +3,9 @@
 
 use tandemfs_protocol::{
     EntryWriter, GREETING_BYTES, Hello, LENT_WINDOW_BYTES, LentRange, Listed, Listing, Malformed, Number, Operation, Outcome, Reception,
-    Space, StorePlace, ZonePlace,
+    STORE_MESSAGE_BYTES, Space, StoreMessage, StorePlace, ZonePlace,
 };
-use tandemfs_ring::{Answer, NAME_BYTES_MAX, Names, Range, Request};
+use tandemfs_ring::{Answer, NAME_BYTES_MAX, Names, PAGE_BYTES, Range, Request};
 
 use crate::Input;
 
@@ -94,6 +94,44 @@ fn check_lent(bytes: &[u8], window: u64, zone_bytes: u64) {
     assert!(LentRange::encode(ranges, bytes.len()) == bytes, "other bytes");
 }
 
+/// Ranges that a client maps are whole pages of the zone, without gaps in the file, from its offset to its end at least.
+fn check_mapped(bytes: &[u8], (offset, length): (u64, u64), zone_bytes: u64) {
+    let Ok(ranges) = LentRange::decode_mapped(bytes, (offset, length), zone_bytes) else { return };
+    let mut at = offset;
+    for range in &ranges {
+        assert!(range.file_offset == at && range.bytes > 0, "{range:?} does not begin at {at}");
+        assert!((range.zone_offset | range.bytes).is_multiple_of(PAGE_BYTES), "{range:?} is not whole pages");
+        assert!(range.zone_offset <= zone_bytes && range.bytes <= zone_bytes - range.zone_offset, "{range:?} outside of {zone_bytes}");
+        at += range.bytes;
+    }
+    assert!(at - offset >= length, "{ranges:?} do not reach {length} B");
+    assert!(LentRange::encode_mapped(&ranges, bytes.len()).is_some_and(|again| again == bytes), "other bytes");
+}
+
+/// Ranges of a mapping, most of them plausible.
+fn mapped(input: &mut Input<'_>, offset: u64) -> Vec<u8> {
+    let mut at = offset;
+    let ranges = (0..input.below(5)).map(|_| {
+        let bytes = if input.one_in(8) { input.border(8) } else { PAGE_BYTES * (1 + input.below(64) as u64) };
+        let file_offset = if input.one_in(8) { input.border(8) } else { at };
+        let zone_offset = if input.one_in(8) { input.border(8) } else { PAGE_BYTES * input.below(1 << 12) as u64 };
+        at = at.wrapping_add(bytes);
+        LentRange { file_offset, zone_offset, bytes }
+    });
+    let mut bytes = LentRange::encode_mapped(&ranges.collect::<Vec<_>>(), LISTING_BYTES_MAX).unwrap_or_default();
+    if input.one_in(8) {
+        let length = input.below(bytes.len() + 1);
+        bytes.truncate(length);
+    }
+    bytes
+}
+
+fn check_store_message(bytes: &[u8]) {
+    if let Ok(message) = StoreMessage::decode(bytes) {
+        assert!(message.encode() == *bytes, "{message:?} has other bytes");
+    }
+}
+
 /// Ranges, most of them plausible.
 fn lent(input: &mut Input<'_>, window: u64) -> Vec<u8> {
     let mut at = window;
@@ -171,7 +209,7 @@ fn listing(input: &mut Input<'_>) -> Vec<u8> {
 
 pub(crate) fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
-    match input.below(5) {
+    match input.below(7) {
         0 => check_greetings(&greeting(&mut input)),
         1 => {
             let bytes = listing(&mut input);
@@ -182,6 +220,19 @@ pub(crate) fn run(bytes: &[u8]) {
             let window = if input.one_in(8) { input.border(8) } else { input.below(9) as u64 * LENT_WINDOW_BYTES };
             let bytes = lent(&mut input, window);
             check_lent(&bytes, window, input.border(4));
+        }
+        4 => {
+            let offset = if input.one_in(8) { input.border(8) } else { PAGE_BYTES * input.below(9) as u64 };
+            let bytes = mapped(&mut input, offset);
+            check_mapped(&bytes, (offset, input.border(4)), input.border(4));
+        }
+        5 => {
+            let length = input.below(2 * STORE_MESSAGE_BYTES);
+            let mut bytes = input.take(length).to_vec();
+            if bytes.len() == STORE_MESSAGE_BYTES && input.one_in(2) {
+                bytes[9..].fill(0); // flags that exist
+            }
+            check_store_message(&bytes);
         }
         2 => {
             let answer = Answer { error: input.border(4) as u32, value: input.border(8), ..Answer::default() };
@@ -200,12 +251,12 @@ pub(crate) fn run(bytes: &[u8]) {
 pub(crate) fn corpus() -> Vec<Vec<u8>> {
     let requests = (0..Number::ALL.len() as u8).flat_map(|number| {
         (0..4_u8).map(move |how| {
-            let mut bytes = vec![3, 0, number, 3, 0, 0, 2, 0, 0, b'a', b'/', b'b', b'x', b'y'];
+            let mut bytes = vec![6, 0, number, 3, 0, 0, 2, 0, 0, b'a', b'/', b'b', b'x', b'y'];
             bytes.extend((0..60_u8).map(|index| index.wrapping_mul(how)));
             bytes
         })
     });
-    let others = (0..3_u8).flat_map(|kind| {
+    let others = (0..6_u8).flat_map(|kind| {
         (0..16_u8).map(move |how| [kind].into_iter().chain((0..80_u8).map(|index| index.wrapping_mul(how).wrapping_add(how))).collect())
     });
     requests.chain(others).collect()

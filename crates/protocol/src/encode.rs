@@ -191,7 +191,7 @@ impl Operation<'_> {
                 to.request.offset = offset.cast_unsigned();
                 to.buffer(0, into);
             }
-            Self::Map { handle, offset, length, into } => {
+            Self::Map { handle, offset, length, into } | Self::MapForStores { handle, offset, length, into } => {
                 to.file(handle);
                 to.request.offset = offset.cast_unsigned();
                 to.request.length = length;

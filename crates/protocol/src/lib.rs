@@ -5,7 +5,7 @@
 //! * [`Outcome`]: an answer, typed.
 //! * [`Hello`] and [`Reception`]: the first message each way. Everything else goes by the ring.
 //! * [`Listing`] and [`EntryWriter`]: entries of a directory in a data area. [`Space`]: what statfs(2) shows. [`LentRange`]: where bytes
-//!   of a file can be loaded, or stored under a [`StoreLease`].
+//!   of a file can be loaded, or stored under a [`StoreLease`]. [`StoreMessage`]: what comes with a description of the memory zone for stores.
 //! * [`socket`]: where the socket of a mount is.
 //!
 //! [MSG1] Decoding is total: any request gives an operation or [`Malformed`], without a loop or an allocation that depends on its contents.
@@ -35,6 +35,7 @@ mod operation;
 pub mod socket;
 mod space;
 mod store_lease;
+mod store_message;
 mod text;
 
 pub use answer::{Crossed, Outcome, Why};
@@ -45,6 +46,7 @@ pub use number::Number;
 pub use operation::{Handle, Offset, Operation, Place, Subject, TimeToSet, Unless, Whence};
 pub use space::{SPACE_BYTES, Space};
 pub use store_lease::StoreLease;
+pub use store_message::{STORE_MESSAGE_BYTES, StoreMessage};
 pub use text::{TEXT_BYTES_MAX, Text};
 
 /// The version of the messages, together with the ring's layout.

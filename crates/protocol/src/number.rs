@@ -99,6 +99,8 @@ numbers! {
     LendStores = 36,
     /// Such a lease is given back.
     ReturnStores = 37,
+    /// mmap(2) of an open file, for loads and stores, by a description of the memory zone that comes by the socket.
+    MapForStores = 40,
 }
 
 impl Number {

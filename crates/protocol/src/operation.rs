@@ -277,7 +277,7 @@ pub enum Operation<'a> {
         length: u64,
         into: Range,
     },
-    /// Ends a mapping, which is no longer mapped anywhere.
+    /// Ends a mapping, which is no longer mapped anywhere. One for stores ends when nothing maps it any more, whatever is said.
     Unmap {
         mapping: NonZeroU64,
     },
@@ -293,6 +293,15 @@ pub enum Operation<'a> {
     /// Gives a lease back. One that has ended is no error.
     ReturnStores {
         lease: NonZeroU64,
+    },
+    /// As `Map`, of a file that is open for reading and writing, for who maps it for stores, too. A description of the zone for this mapping alone is
+    /// on the socket before the answer, in a [`crate::StoreMessage`]; the pages stay until nothing has that description. Only where the
+    /// greeting names this operation.
+    MapForStores {
+        handle: Handle,
+        offset: Offset,
+        length: u64,
+        into: Range,
     },
 }
 
@@ -337,6 +346,7 @@ impl Operation<'_> {
             Self::Unmap { .. } => Number::Unmap,
             Self::LendStores { .. } => Number::LendStores,
             Self::ReturnStores { .. } => Number::ReturnStores,
+            Self::MapForStores { .. } => Number::MapForStores,
         }
     }
 }

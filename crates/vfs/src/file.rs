@@ -283,21 +283,25 @@ impl Vfs {
         Ok(Some(lease))
     }
 
-    /// Keeps a range of an open file where it is in the memory zone ([`FileSystem::map_elsewhere`]), for who maps it there for loads. What the
-    /// mount's kernel has stored is settled first, as before a read. A file of which the kernel has pages is left to it.
+    /// Keeps a range of an open file where it is in the memory zone ([`FileSystem::map_elsewhere`]), for who maps it there for loads, or if it is
+    /// `writable` for stores too. What the mount's kernel has stored is settled first, as before a read. A file of which the kernel has pages is
+    /// left to it.
     ///
     /// # Errors
-    /// `EBADF` if it is not open for reading; `EINVAL` for a negative offset, for what is no regular file, and for a range that is empty, is no
-    /// whole pages at its start, or ends behind the file; `EOPNOTSUPP` where nothing is mapped; [`Why::Cached`](crate::Why::Cached); errors of the
-    /// device.
-    pub fn map(&self, file: &OpenFile, offset: i64, length: u64) -> Result<MappedElsewhere> {
+    /// `EBADF` if it is not open for reading, `EACCES` if it is to be stored to and not open for writing; `EINVAL` for a negative offset, for what
+    /// is no regular file, and for a range that is empty, is no whole pages at its start, or ends behind the file; `EOPNOTSUPP` where nothing is
+    /// mapped; [`Why::Cached`](crate::Why::Cached); errors of the device.
+    pub fn map(&self, file: &OpenFile, offset: i64, length: u64, writable: bool) -> Result<MappedElsewhere> {
         file.must_read()?;
+        if writable && !file.rights.write && !on(Mutant::MappedByReaders) {
+            return Err(Errno::ACCESS.into());
+        }
         let offset = offset_of(offset)?;
         if file.kind != file_type::REGULAR {
             return Err(Errno::INVAL.into());
         }
         self.settle(file.inode)?; // [KV6]
-        let mapping = self.fs.map_elsewhere(file.inode, offset, length)?;
+        let mapping = self.fs.map_elsewhere(file.inode, offset, length, writable)?;
         self.leaves_pages(file)?;
         Ok(mapping)
     }
@@ -458,7 +462,7 @@ impl Vfs {
             return Ok(());
         }
         self.fs.note_times_of_stores(file.inode)?; // lent bytes alone have later times
-        Ok(self.fs.sync()?)
+        Ok(self.fs.sync_mapped(Some(file.inode))?)
     }
 }
 

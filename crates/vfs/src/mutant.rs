@@ -38,6 +38,8 @@ pub enum Mutant {
     LentBesidePages,
     /// [KV8]: what somebody watches is changed all the same.
     WatchersUntold,
+    /// [KV1]: who may only read a file maps it for stores.
+    MappedByReaders,
 }
 
 /// Where a test interferes.

@@ -495,3 +495,14 @@ fn pages_are_dropped_around_a_lease() {
     }
     is_caught(Mutant::LentBesidePages, scene);
 }
+
+#[test]
+fn kv1_mapped_by_readers() {
+    fn scene() -> std::result::Result<(), String> {
+        let vfs = empty();
+        drop(file(&vfs, &root(), b"f", 0o644));
+        let opened = vfs.open(&root(), ROOT, b"f", libc::O_RDONLY, 0).expect("opened");
+        is_refused(vfs.map(&opened, 0, 4096, true), Errno::ACCESS, "it is mapped for stores")
+    }
+    is_caught(Mutant::MappedByReaders, scene);
+}

@@ -13,13 +13,17 @@
 //! [FM4] A mapping ends at the latest with the last page of the file, or the last step of the device. What programs store behind the end,
 //!       there or where a truncation has left mapped pages, is no part of the file, and does not become one ([MC2], [MC3] of
 //!       `mapped_change.rs`).
-//! [FM5] When a writable mapping goes, the pages that no other one covers are closed, and the file's times say that it changed. What cannot be
-//!       closed now is noted as unchecked. Stores are durable when [`FileMapping::sync`] or the unmap has returned; without either a crash
-//!       leaves lines of 64 B, each with its old or a newer content.
+//! [FM5] When a writable mapping goes, the pages that no other one covers are closed, and the file's times say that it changed, also where
+//!       there is nothing to close: without checksums, or under another mapping. What cannot be closed now is noted as unchecked. Stores are
+//!       durable when [`FileMapping::sync`], [`FileSystem::sync_mapped`] or the unmap has returned; without any a crash leaves lines of 64 B,
+//!       each with its old or a newer content.
 //! [FM6] A mapping holds its file like an open one: an unlinked file lives as long. An unmount is refused while there are mappings, and none is
 //!       made afterwards.
-//!       A mapping for a program of another process ([`FileSystem::map_elsewhere`]) is the pin alone, for loads: that process maps the
+//!       A mapping for a program of another process ([`FileSystem::map_elsewhere`]) is the pin alone: that process maps the
 //!       extents, and whoever gives the pin up knows that it no longer does.
+//! [FM8] Where an unmount comes while such a program may still store ([`MappedElsewhere::leave`]), the pin stays, and so does an unlinked file:
+//!       nothing of it is given to anybody. Its pages stay open, without checksums, and the file system is not marked clean. So the next
+//!       mount, which is refused while anybody can store to the device ([SZ2] of the device layer), finds them as after a crash.
 //! [FM7] Who maps 2 MiB or more gets the hint *aligned* for the file (`hint.rs`): what could not be mapped by huge pages is rewritten once it
 //!       is not mapped any more.
 
@@ -78,8 +82,8 @@ pub struct FileMapping<'f> {
     pin: Pinned<&'f FileSystem>,
 }
 
-/// A range of a file that a program of another process maps for loads ([`FileSystem::map_elsewhere`]). Its pages stay where they are until
-/// this is dropped.
+/// A range of a file that a program of another process maps ([`FileSystem::map_elsewhere`]). Its pages stay where they are until this is
+/// dropped.
 pub struct MappedElsewhere {
     length: u64,
     extents: Vec<MappedExtent>,
@@ -96,6 +100,11 @@ impl MappedElsewhere {
     pub fn extents(&self) -> &[MappedExtent] {
         &self.extents
     }
+
+    /// Gives it up before an unmount, though it may still be stored to ([FM8]).
+    pub fn leave(mut self) {
+        self.pin.is_left = !on(Mutant::StoresLeftUnpinned);
+    }
 }
 
 impl fmt::Debug for MappedElsewhere {
@@ -104,6 +113,7 @@ impl fmt::Debug for MappedElsewhere {
         formatter
             .debug_struct("MappedElsewhere")
             .field("inode", &pin.file.number)
+            .field("writable", &pin.writable)
             .field("length", length)
             .field("extents", extents)
             .finish()
@@ -121,6 +131,8 @@ struct Pinned<F: Deref<Target = FileSystem>> {
     writable: bool,
     /// The pin, once it is set, until it is given up.
     id: Option<u64>,
+    /// The pin stays ([FM8]).
+    is_left: bool,
 }
 
 impl FileMapping<'_> {
@@ -232,6 +244,7 @@ impl<F: Deref<Target = FileSystem>> Pinned<F> {
     /// [FM5]
     fn end(&mut self) -> Result<()> {
         let Some(id) = self.id.take() else { return Ok(()) };
+        self.file_system.mappings.stores_end(self.file.number, id);
         let (first, last) = (self.blocks.start, self.blocks.end - 1);
         let ranges = &self.file.ranges;
         let range = ranges.exclusive_to_map(first, last);
@@ -251,18 +264,21 @@ impl<F: Deref<Target = FileSystem>> Pinned<F> {
         let block_bytes = u64::from(self.file_system.volume.geometry.block_bytes());
         // Copies that a page cache was compared with may be older than the stores.
         self.file.duplicates.forget(self.blocks.start * block_bytes, self.blocks.end.saturating_mul(block_bytes));
-        let mut at = self.blocks.start;
+        let (mut at, mut closed) = (self.blocks.start, 0);
         let mut others = self.file.ranges.pins(self.blocks.start, self.blocks.end - 1);
         others.retain(|pin| pin.writable);
         others.sort_by_key(|pin| pin.first);
         for pin in others {
             if at < pin.first {
-                self.file_system.close_blocks(&self.file, at..pin.first, true)?;
+                closed += self.file_system.close_blocks(&self.file, at..pin.first, true)?;
             }
             at = at.max(pin.last.saturating_add(1));
         }
         if at < self.blocks.end {
-            self.file_system.close_blocks(&self.file, at..self.blocks.end, true)?;
+            closed += self.file_system.close_blocks(&self.file, at..self.blocks.end, true)?;
+        }
+        if closed == 0 && !on(Mutant::MappingsUntimed) {
+            self.file_system.commit_size(&self.file, changed)?; // [FM5]
         }
         Ok(())
     }
@@ -270,6 +286,9 @@ impl<F: Deref<Target = FileSystem>> Pinned<F> {
 
 impl<F: Deref<Target = FileSystem>> Drop for Pinned<F> {
     fn drop(&mut self) {
+        if self.is_left && self.writable {
+            return self.file_system.mappings.leave_behind(self.file.number); // [FM8]
+        }
         if let Err(error) = self.end() {
             tracing::warn!(inode = self.file.number.get(), %error, "mapped pages have no checksums until they are closed");
         }
@@ -297,15 +316,47 @@ impl FileSystem {
         Ok(FileMapping { memory, length, extents, pin })
     }
 
-    /// As [`map`](Self::map), for loads by a program of another process, which maps the extents itself. Who drops it knows that they are no
-    /// longer mapped there, or that nobody minds what is loaded.
+    /// As [`map`](Self::map), for a program of another process, which maps the extents itself. Who drops it knows that they are no longer
+    /// mapped there; where it is not writable, it is enough that nobody minds what is loaded.
     ///
     /// # Errors
     /// Those of [`map`](Self::map).
-    pub fn map_elsewhere(self: &Arc<Self>, number: InodeNumber, offset: u64, length: u64) -> Result<MappedElsewhere> {
-        let ((memory, extents), pin) = self.map_for(Arc::clone(self), number, offset..offset.saturating_add(length), false)?;
+    pub fn map_elsewhere(self: &Arc<Self>, number: InodeNumber, offset: u64, length: u64, writable: bool) -> Result<MappedElsewhere> {
+        let ((memory, extents), pin) = self.map_for(Arc::clone(self), number, offset..offset.saturating_add(length), writable)?;
         drop(memory); // the pin keeps the pages
         Ok(MappedElsewhere { length, extents, pin })
+    }
+
+    /// Whether a file is mapped for stores, by a program or by this one.
+    pub fn is_mapped_for_stores(&self, number: InodeNumber) -> bool {
+        self.mappings.is_stored_to(number)
+    }
+
+    /// Whether programs may have stored bytes to a file, or to any one, that a power failure would still take: then
+    /// [`sync_mapped`](Self::sync_mapped) takes its time.
+    pub fn has_mapped_to_sync(&self, number: Option<InodeNumber>) -> bool {
+        self.volume.drive.domain().needs_flush() && !self.mappings.stored_pages(number).is_empty()
+    }
+
+    /// Makes durable what was stored by mappings of a file, or of all, whosever they are ([FM5]): their lines are flushed where the drive's
+    /// persistence domain asks for that. It takes as long as flushing all that is mapped.
+    ///
+    /// # Errors
+    /// `Stopped`; `WouldWait` where there is something to flush, for who does not wait.
+    pub fn sync_mapped(&self, number: Option<InodeNumber>) -> Result<()> {
+        self.sync()?;
+        if !self.has_mapped_to_sync(number) || on(Mutant::MappedNotSynced) {
+            return Ok(());
+        }
+        may_wait()?;
+        let drive = &self.volume.drive;
+        for pages in self.mappings.stored_pages(number) {
+            // Pages of a mapping that ends meanwhile may become somebody else's; flushing changes no bytes.
+            for (page, bytes) in pages.iter() {
+                drop(drive.fence(drive.flush_lines(drive.mapped_lines(*page, *bytes))));
+            }
+        }
+        Ok(())
     }
 
     fn map_for<F: Deref<Target = Self>>(
@@ -335,11 +386,15 @@ impl FileSystem {
         let blocks = self.blocks_to_map(&(offset..end), step);
         self.mappings.enter()?;
         self.inodes.hold(number, 1);
-        let mut pin = Pinned { file_system, file: file.clone(), blocks, writable, id: None };
+        let mut pin = Pinned { file_system, file: file.clone(), blocks, writable, id: None, is_left: false };
         let (id, extents, memory) = self.with_room(|| {
             self.map_once(&file, offset..end, step, writable).inspect_err(|_| self.unchecked.lock().add(number)) // what it has opened
         })?;
         pin.id = Some(id);
+        if writable {
+            let pages = extents.iter().map(|extent| (LineAddress::new(extent.device_offset / LINE_BYTES as u64), extent.bytes));
+            self.mappings.stores_begin(number, id, pages.collect());
+        }
         if length >= UNIT_BYTES {
             self.note_mapped(number)?; // [FM7]
         }

@@ -1,0 +1,267 @@
+//! Files that trusted programs map for stores by the direct door of real mounts (`-o direct=GROUP,direct_stores=GROUP`; SEMANTICS, *Mappings for stores*). The programs are
+//! this test program, which runs itself again. As root: the daemon must see who its clients are.
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use rustix::process::{Pid, Signal, kill_process};
+use support::{Place, eventually, fails, pattern, succeeds};
+use tandemfs_client::{File, Mapping, Mount, OpenOptions, Options};
+
+const FILE_BYTES: usize = 2 << 20;
+const ROLE: &str = "TANDEMFS_MAPPED_ROLE";
+const ROOT: &str = "TANDEMFS_MAPPED_ROOT";
+
+/// A drive that is memory alone, formatted.
+fn formatted() -> (Place, String) {
+    let place = Place::empty();
+    let memory = place.path("memory");
+    fs::File::create(&memory).and_then(|file| file.set_len(96 << 20)).expect("a file");
+    let device = format!("memory={memory}");
+    succeeds(&["mkfs", &device]);
+    (place, device)
+}
+
+fn connected(root: &Path) -> (Mount, File) {
+    let client = Mount::connect_with(root, &Options { maps: true, ..Options::default() }).expect("let in");
+    let file = OpenOptions::new().read(true).write(true).open(&client, "file").expect("opened");
+    (client, file)
+}
+
+fn stored() -> Vec<u8> {
+    pattern(9, FILE_BYTES)
+}
+
+/// A program that has mapped `file` and stored to it, durably.
+struct Program(Child);
+
+impl Program {
+    fn start(role: &str, root: &Path) -> Self {
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["--ignored", "--exact", "a_program", "--nocapture", "--test-threads=1"]);
+        let mut child = command.env(ROLE, role).env(ROOT, root).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        assert!(lines.any(|line| line.expect("text").contains("it has stored")), "it ended before");
+        Self(child)
+    }
+
+    fn id(&self) -> Pid {
+        Pid::from_child(&self.0)
+    }
+
+    fn kill(mut self) {
+        self.0.kill().expect("killed");
+        self.0.wait().expect("waited for");
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _gone = self.0.wait();
+    }
+}
+
+#[test]
+#[ignore = "a program that the others run"]
+fn a_program() {
+    let (Ok(role), Some(root)) = (std::env::var(ROLE), std::env::var_os(ROOT)) else { return };
+    let (_client, file) = connected(root.as_ref());
+    let mapping = file.map_writable(0..FILE_BYTES as u64).expect("mapped");
+    mapping.store(0, &stored()).expect("stored");
+    mapping.sync(0, FILE_BYTES as u64).expect("durable");
+    if role == "forks" {
+        // SAFETY: the child only sleeps.
+        if unsafe { libc::fork() } == 0 {
+            std::thread::sleep(Duration::from_secs(4));
+            // SAFETY: the mapping is the child's, too.
+            unsafe { std::ptr::write_bytes(mapping.as_mut_ptr(), 7, FILE_BYTES) };
+            // SAFETY: it ends at once.
+            unsafe { libc::_exit(0) };
+        }
+        drop(mapping);
+        println!("it has stored");
+        return std::thread::sleep(Duration::from_secs(120));
+    }
+    println!("it has stored");
+    // The same again and again: a program that goes on stores to whatever its pages have become.
+    for _ in 0..10_000 {
+        std::thread::sleep(Duration::from_millis(10));
+        mapping.store(0, &stored()).expect("stored");
+    }
+}
+
+/// What the mount reads, which may be what it has read before for a moment ([BS11] of `crates/fuse`).
+fn is_read(path: &Path, expected: &[u8]) {
+    eventually("the mount reads what was stored", || fs::read(path).expect("read") == expected);
+}
+
+fn mappings(mount: &support::Mount) -> Vec<u64> {
+    let stats = mount.stats();
+    let clients = stats["direct"]["clients"].as_array().expect("clients");
+    clients.iter().map(|client| client["mappings_for_stores"].as_u64().expect("a number")).collect()
+}
+
+#[test]
+fn what_a_killed_program_stored_is_there() {
+    let (place, device) = formatted();
+    let mount = place.mount_device(&device, "direct=54321,direct_stores=54321");
+    let path = mount.path("file");
+    fs::write(&path, pattern(1, FILE_BYTES)).expect("written");
+    let modified = fs::metadata(&path).and_then(|found| found.modified()).expect("there");
+    let program = Program::start("stores", mount.root());
+    is_read(&path, &stored());
+    assert_eq!(mappings(&mount), [1]);
+    assert_eq!(mount.stats()["direct"]["clients"][0]["bytes_mapped_for_stores"], FILE_BYTES);
+    fs::File::open(&path).and_then(|file| file.sync_all()).expect("durable");
+    program.kill();
+    eventually("the client has ended", || mappings(&mount).is_empty());
+    let ended = || fs::metadata(&path).and_then(|found| found.modified()).expect("there");
+    eventually("its end is a change", || ended() > modified);
+    assert!(fs::read(&path).expect("read") == stored() && ended() <= SystemTime::now());
+    mount.unmount();
+    succeeds(&["check", &device]);
+    let mount = place.mount_device(&device, "direct=54321,direct_stores=54321");
+    assert!(fs::read(mount.path("file")).expect("read") == stored());
+    mount.unmount();
+}
+
+#[test]
+fn what_was_stored_survives_the_daemon_and_the_next_one_waits_for_the_program() {
+    for is_killed in [true, false] {
+        let (place, device) = formatted();
+        let mount = place.mount_device(&device, "direct=54321,direct_stores=54321");
+        fs::write(mount.path("file"), pattern(1, FILE_BYTES)).expect("written");
+        let program = Program::start("stores", mount.root());
+        if is_killed {
+            mount.kill()
+        } else {
+            mount.unmount()
+        }
+        fails(1, "program", &["mount", &device, &place.mountpoint(), "-o", "direct=54321,direct_stores=54321"]);
+        program.kill();
+        let mount = place.mount_device(&device, "direct=54321,direct_stores=54321");
+        assert!(fs::read(mount.path("file")).expect("read") == stored());
+        mount.unmount();
+        succeeds(&["check", &device]);
+    }
+}
+
+/// Fills the mount, whose file `file` was removed, and looks whether what fills it stays as it was written.
+fn pages_are_nobodys(mount: &support::Mount, end: impl FnOnce()) {
+    fs::remove_file(mount.path("file")).expect("removed");
+    let filler = fs::File::options().read(true).write(true).create(true).truncate(false).open(mount.path("filler")).expect("made");
+    let mut at = 0;
+    while filler.write_at(&[2; 64 << 10], at).is_ok_and(|done| done == 64 << 10) {
+        at += 64 << 10;
+    }
+    end();
+    let mut bytes = Vec::new();
+    fs::File::open(mount.path("filler")).and_then(|mut file| file.read_to_end(&mut bytes)).expect("read");
+    assert!(bytes.len() as u64 >= at && bytes.iter().all(|byte| *byte == 2), "what a program stored is in another file");
+}
+
+#[test]
+fn a_stopped_program_keeps_its_pages() {
+    let (place, device) = formatted();
+    let mount = place.mount_device(&device, "direct=54321,direct_stores=54321");
+    fs::write(mount.path("file"), pattern(1, FILE_BYTES)).expect("written");
+    let program = Program::start("stores", mount.root());
+    kill_process(program.id(), Signal::STOP).expect("stopped");
+    pages_are_nobodys(&mount, || {
+        kill_process(program.id(), Signal::CONT).expect("it goes on");
+        std::thread::sleep(Duration::from_millis(300));
+        program.kill();
+    });
+    mount.unmount();
+    succeeds(&["check", &device]);
+}
+
+#[test]
+fn a_forked_child_keeps_the_pages() {
+    let (place, device) = formatted();
+    let mount = place.mount_device(&device, "direct=54321,direct_stores=54321");
+    fs::write(mount.path("file"), pattern(1, FILE_BYTES)).expect("written");
+    let program = Program::start("forks", mount.root());
+    assert_eq!(mappings(&mount), [0], "the program has unmapped it");
+    program.kill();
+    pages_are_nobodys(&mount, || std::thread::sleep(Duration::from_secs(5))); // the child stores
+    mount.unmount();
+    succeeds(&["check", &device]);
+}
+
+/// [BS12] of `crates/fuse`: on a drive whose lines have to be flushed, an fsync of the mount flushes those of the file's mappings.
+#[test]
+fn an_fsync_of_the_mount_flushes_what_was_stored() {
+    let place = Place::empty();
+    let image = place.image();
+    succeeds(&["device", "create", &image, "--profile", "optane", "--memory", "96M"]);
+    succeeds(&["mkfs", &image]);
+    for (options, is_asked) in [("direct=54321,direct_stores=54321", true), ("direct", false)] {
+        let mount = place.mount_device(&image, options);
+        fs::write(mount.path("file"), pattern(1, FILE_BYTES)).expect("written");
+        let by_mount = fs::File::options().read(true).write(true).open(mount.path("file")).expect("opened");
+        let counted = || {
+            let stats = mount.stats();
+            let fsyncs = stats["file_system"]["operations"]["fsync"].as_u64().expect("a number");
+            (fsyncs, stats["byte_path"]["flushed_lines"].as_u64().expect("a number"))
+        };
+        by_mount.sync_all().expect("durable");
+        let before = counted();
+        let client = is_asked.then(|| connected(mount.root()));
+        let mapping = client.as_ref().map(|(_, file)| file.map_writable(0..FILE_BYTES as u64).expect("mapped"));
+        let mapped = counted();
+        by_mount.sync_all().expect("durable");
+        let after = counted();
+        assert_eq!(after.0 - before.0, u64::from(is_asked), "{options}");
+        assert!(!is_asked || after.1 - mapped.1 >= FILE_BYTES as u64 / 64, "{options}: {mapped:?}, {after:?}");
+        drop((mapping, client, by_mount));
+        mount.unmount();
+    }
+    succeeds(&["check", &image]);
+}
+
+/// Stores by a mapping, writes by the mount and reads by both.
+#[test]
+fn the_mount_sees_stores_and_a_mapping_sees_writes() {
+    let (place, device) = formatted();
+    let mount = place.mount_device(&device, "direct=54321,direct_stores=54321");
+    let (path, mut model) = (mount.path("file"), pattern(1, FILE_BYTES));
+    fs::write(&path, &model).expect("written");
+    let (client, file) = connected(mount.root());
+    let mapping = file.map_writable(0..FILE_BYTES as u64).expect("mapped");
+    let by_mount = fs::File::options().read(true).write(true).open(&path).expect("opened");
+    let mapped = |mapping: &Mapping| {
+        let mut bytes = vec![0; FILE_BYTES];
+        mapping.load(0, &mut bytes).expect("loaded");
+        bytes
+    };
+    for round in 0..40_u8 {
+        let (at, bytes) = (usize::from(round) * 50_021, [round; 9000]);
+        model[at..at + bytes.len()].copy_from_slice(&bytes);
+        match round % 2 {
+            0 => by_mount.write_all_at(&bytes, at as u64).expect("written"),
+            _ => mapping.store(at as u64, &bytes).expect("stored"),
+        }
+        assert!(mapped(&mapping) == model, "round {round}");
+        is_read(&path, &model);
+    }
+    by_mount.set_len(100_000).expect("cut");
+    by_mount.set_len(FILE_BYTES as u64).expect("grown");
+    model[100_000..].fill(0);
+    mapping.store(500_000, b"later").expect("stored");
+    model[500_000..500_005].copy_from_slice(b"later");
+    assert!(mapped(&mapping) == model);
+    is_read(&path, &model);
+    drop((mapping, file, client));
+    assert!(fs::read(&path).expect("read") == model);
+    drop(by_mount);
+    mount.unmount();
+    succeeds(&["check", &device]);
+}
