@@ -258,6 +258,55 @@ fn a_watch_that_begins_later_is_told_of_writes_and_closes() {
     scene.end();
 }
 
+const BELOW: &str = r#"
+import os, sys
+def step(name):
+    print(name, flush=True)
+    sys.stdin.readline()
+d = os.open('sub', os.O_RDONLY | os.O_DIRECTORY)
+f = os.open('file', os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=d)
+step('open')
+os.write(f, b'written')
+os.close(f)
+step('closed')
+os.close(d)
+step('done')
+"#;
+
+/// Runs [`BELOW`] with a watch of its directory that begins when both are open; what is told of the file, and of the end of the directory.
+fn told_of_what_is_below(bug: Option<&str>) -> (Vec<Event>, Vec<Event>) {
+    let scene = Scene::new();
+    let directory = scene.directory("d");
+    scene.directory("d/sub");
+    let mut command = scene.python(Some("--placeholders"), BELOW, &directory);
+    command.env("TANDEMFS_RUN_AFTER", "0").envs(bug.map(|bug| ("TANDEMFS_RUN_MUTANT", bug)));
+    let mut program = InSteps::start(command);
+    program.reaches("open");
+    let group = watching(&[&format!("{directory}/sub")]);
+    std::thread::sleep(KNOWN_AFTER);
+    program.goes_on();
+    program.reaches("closed");
+    let file = events(&group);
+    program.goes_on();
+    program.reaches("done");
+    let ended = events(&group);
+    program.goes_on();
+    program.end();
+    scene.end();
+    (file, ended)
+}
+
+/// A file that was opened below a directory, while both are open by the door alone: the kernel has to know the directory first.
+#[test]
+fn a_watch_of_a_directory_that_is_open_by_the_door_is_told_of_files_below() {
+    let (file, ended) = told_of_what_is_below(None);
+    let of = |kind: ReadFlags| file.iter().any(|(_, kinds, name)| kinds.contains(kind) && name == "file");
+    assert!(of(ReadFlags::MODIFY) && of(ReadFlags::CLOSE_WRITE), "{file:?}");
+    assert!(has(&ended, ReadFlags::CLOSE_NOWRITE), "{ended:?}");
+    let (file, _) = told_of_what_is_below(Some("DirectoryKept"));
+    assert!(!has(&file, ReadFlags::MODIFY), "the bug is not there: {file:?}");
+}
+
 const AFTERWARDS: &str = r#"
 import os, sys
 for n in range(20000):
