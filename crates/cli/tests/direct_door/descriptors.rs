@@ -103,7 +103,10 @@ fn access_and_flags_are_those_of_the_open_file() {
     assert_eq!(reads.metadata().expect("seen").len(), 13);
     let directory = door.open(".", libc::O_RDONLY | libc::O_DIRECTORY, 0).expect("opened");
     let place_only = door.open("file", libc::O_PATH, 0).expect("opened");
-    assert_eq!(door.call(&Operation::Descriptor { handle: directory }), errno(libc::EINVAL));
+    let sent = door.descriptor(directory).expect("sent");
+    assert!(flags(&sent) & libc::O_DIRECTORY != 0);
+    assert_eq!(rustix::fs::fstat(&sent).expect("seen").st_ino, fs::metadata(mount.root()).expect("there").ino());
+    drop(sent);
     assert_eq!(door.call(&Operation::Descriptor { handle: place_only }), errno(libc::EBADF));
     for number in [1, 77, u64::MAX] {
         let handle = Handle::of(number).expect("not zero");

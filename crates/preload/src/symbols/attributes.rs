@@ -42,7 +42,9 @@ unsafe fn attributes_of_open(call: Call, (descriptor, path): Named, flags: c_int
     if flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || unsafe { *path } == 0) {
         return descriptions::by(call, descriptor, |open| open.file.attributes());
     }
-    descriptions::real(descriptor); // no directory
+    if !descriptions::is_directory(descriptor) {
+        descriptions::real(descriptor); // a path begins nowhere there
+    }
     None
 }
 
@@ -223,7 +225,10 @@ interpose! {
             }
             Some(Err(error)) => refused(error) as c_int,
             // The root has an attribute of its own.
-            _ => next(),
+            _ => {
+                descriptions::real(directory);
+                next()
+            }
         }
     }
 
