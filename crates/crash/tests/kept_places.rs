@@ -331,8 +331,9 @@ fn some_overwrites() -> Result<(), String> {
 }
 
 /// So many overwrites of each block between two write-backs that its leaf runs out of entries ([KP4]).
+/// Rings and pools are of CPUs: beside others one of forty runs met no full leaf.
 fn overwrites_of_large_blocks() -> Result<(), String> {
-    many(1 << 20, 500)
+    (0..6).try_for_each(|_| many(1 << 20, 500))
 }
 
 fn overwrites_without_slots() -> Result<(), String> {
