@@ -115,9 +115,7 @@ impl Lent {
     }
 
     fn set(&self, handle: Handle, number: u64) -> &OnceLock<Box<RwLock<Set>>> {
-        const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-        let mixed = (handle.get().wrapping_mul(FACTOR) ^ number).wrapping_mul(FACTOR);
-        &self.sets[(mixed >> 32) as usize % SETS]
+        &self.sets[spread(handle, number) % SETS]
     }
 
     /// Loads bytes of an open file, all of them or none; they lie in two windows at most ([LDS1]).
@@ -178,6 +176,13 @@ impl Lent {
         (window.ranges, window.seen) = (ranges.into(), seen);
         (*window.uses.get_mut(), *window.misses.get_mut()) = (0, 0);
     }
+}
+
+/// Where a window of an open file is looked for: a number that differs in all bits for neighbours.
+pub(crate) fn spread(handle: Handle, window: u64) -> usize {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mixed = (handle.get().wrapping_mul(FACTOR) ^ window).wrapping_mul(FACTOR);
+    (mixed >> 32) as usize
 }
 
 #[cfg(test)]

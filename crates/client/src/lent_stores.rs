@@ -26,6 +26,7 @@ use tandemfs_device::Mapping;
 use tandemfs_protocol::{Handle, LENT_WINDOW_BYTES, LentRange, StoreLease};
 use tandemfs_ring::{Client, LeaseToken, Leases};
 
+use crate::lent::spread;
 use crate::mutant::{self, Mutant};
 
 const SETS: usize = 64;
@@ -203,9 +204,7 @@ impl<Z: Zone> Stores<Z> {
     }
 
     fn set(&self, handle: Handle, number: u64) -> &OnceLock<Box<RwLock<Set>>> {
-        const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-        let mixed = (handle.get().wrapping_mul(FACTOR) ^ number).wrapping_mul(FACTOR);
-        &self.sets[(mixed >> 32) as usize % SETS]
+        &self.sets[spread(handle, number) % SETS]
     }
 
     /// Stores bytes of an open file, durably; none if the daemon has to write them, all of them.
