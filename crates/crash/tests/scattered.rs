@@ -47,6 +47,13 @@ fn block_of(at: u64, block: u64) -> Vec<u8> {
     fill(at, block as usize)
 }
 
+/// A mount where the background thread leaves the sparse units to the test.
+fn mount_for_passes(device: &MemoryDevice, setting: &Setting) -> Result<FileSystem, String> {
+    let fs = mount(device, &setting.mount)?;
+    fs.compact_by_hand_alone();
+    Ok(fs)
+}
+
 /// Sparse units: written blocks, some with data logs over them, unwritten ones, and short ends of files.
 fn scatter(fs: &FileSystem, block: u64) -> Result<(), String> {
     stay_on_one_cpu()?; // a CPU has its own pool of units
@@ -83,7 +90,7 @@ fn same(fs: &FileSystem, expected: &Tree) -> Result<(), String> {
 
 fn cuts(setting: &Setting) -> Result<(), String> {
     let device = setting.format();
-    let fs = mount(&device, &setting.mount)?;
+    let fs = mount_for_passes(&device, setting)?;
     scatter(&fs, setting.format.block_bytes.into())?;
     let (expected, free, aligned) = (Tree::read(&fs)?, fs.space().block.free_bytes, fs.aligned_free_bytes().1);
     let start = device.fork();
@@ -127,7 +134,7 @@ fn damaged() -> Result<(), String> {
     let block = 16 << 10;
     let setting = setting(PersistenceDomain::Adr, block as u32);
     let device = setting.format();
-    let fs = mount(&device, &setting.mount)?;
+    let fs = mount_for_passes(&device, &setting)?;
     scatter(&fs, block)?;
     fs.unmount().map_err(text)?;
     let victims: Vec<u64> = (4 * UNIT / block..UNITS * UNIT / block).filter(|at| at % 16 == 0 && at % 48 == 16).collect();
@@ -143,7 +150,7 @@ fn damaged() -> Result<(), String> {
     if count != victims.len() {
         return Err(format!("{count} of {} blocks are damaged", victims.len()));
     }
-    let fs = mount(&device, &setting.mount)?;
+    let fs = mount_for_passes(&device, &setting)?;
     let run = compact(&fs)?;
     let kept = fs.lookup(ROOT, b"kept").map_err(text)?.inode;
     for at in victims {
@@ -155,39 +162,41 @@ fn damaged() -> Result<(), String> {
     Ok(())
 }
 
-/// Writers that overwrite, cut and grow what moves.
+/// A writer that overwrites half of what moves: what is overwritten leaves its unit by itself, so with all of it nothing might be left to move.
 fn beside_writers() -> Result<(), String> {
     let block = 16 << 10;
     let setting = setting(PersistenceDomain::Gpf, block as u32);
     let device = setting.format();
-    let fs = mount(&device, &setting.mount)?;
+    let fs = mount_for_passes(&device, &setting)?;
     scatter(&fs, block)?;
     let kept = fs.lookup(ROOT, b"kept").map_err(text)?.inode;
-    let (is_over, moved) = (AtomicBool::new(false), AtomicBool::new(false));
+    let has_begun = AtomicBool::new(false);
     let mut written = std::collections::BTreeMap::new();
-    std::thread::scope(|scope| {
-        let pass = scope.spawn(|| -> Result<(), String> {
+    let run = std::thread::scope(|scope| -> Result<CompactionRun, String> {
+        let passes = scope.spawn(|| {
             let mut run = CompactionRun::default();
-            while fs.compact_step(&mut run).map_err(text)? || !is_over.load(Relaxed) {
-                moved.store(run.moved_bytes > 0, Relaxed);
+            while fs.compact_step(&mut run).map_err(text)? {
+                has_begun.store(run.passes > 0, Relaxed);
             }
-            Ok(())
+            Ok(run)
         });
         let mut random = Random::new(5);
+        while !has_begun.load(Relaxed) && !passes.is_finished() {
+            std::thread::yield_now();
+        }
         for round in 0.. {
-            if round >= 3000 && moved.load(Relaxed) || round == 300_000 {
+            if round >= 3000 && passes.is_finished() {
                 break;
             }
-            let at = (4 * UNIT / block + random.below(6 * UNIT / block)) / 16 * 16;
+            let at = (4 * UNIT / block + random.below(6 * UNIT / block)) / 32 * 32;
             let bytes = fill(round, block as usize);
             write(&fs, kept, at * block, &bytes)?;
             written.insert(at, bytes);
         }
-        is_over.store(true, Relaxed);
-        pass.join().expect("no panic")
+        passes.join().expect("no panic")
     })?;
-    if !moved.load(Relaxed) {
-        return Err("nothing moved".into());
+    if run.moved_bytes == 0 {
+        return Err(format!("nothing moved: {run:?}"));
     }
     for (at, bytes) in &written {
         let mut found = vec![0; block as usize];
@@ -208,7 +217,7 @@ fn filled_meanwhile() -> Result<(), String> {
     let block = 16 << 10;
     let setting = setting(PersistenceDomain::Gpf, block as u32);
     let device = setting.format();
-    let fs = mount(&device, &setting.mount)?;
+    let fs = mount_for_passes(&device, &setting)?;
     scatter(&fs, block)?;
     let mut run = CompactionRun::default();
     fs.compact_step(&mut run).map_err(text)?;
