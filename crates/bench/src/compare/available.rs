@@ -44,7 +44,7 @@ pub fn kernel_type(peer: Peer) -> Option<&'static str> {
         Peer::Ext4 | Peer::Ext4Journal | Peer::Ext4Volatile => Some("ext4"),
         Peer::Xfs => Some("xfs"),
         Peer::Btrfs => Some("btrfs"),
-        Peer::TandemfsRelaxed | Peer::TandemfsStrict | Peer::TandemfsDirect | Peer::TandemfsDirectAsleep => None,
+        Peer::TandemfsRelaxed | Peer::TandemfsStrict | Peer::TandemfsDirect | Peer::TandemfsDirectAsleep | Peer::TandemfsBeside => None,
         Peer::TandemfsLibrary | Peer::Null => None,
     }
 }

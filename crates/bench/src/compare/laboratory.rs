@@ -267,7 +267,7 @@ impl Laboratory {
         let mode = match peer {
             Peer::TandemfsRelaxed => "relaxed",
             Peer::TandemfsStrict => "strict",
-            Peer::TandemfsDirect => "strict,direct",
+            Peer::TandemfsDirect | Peer::TandemfsBeside => "strict,direct",
             Peer::TandemfsDirectAsleep => "strict,direct,direct_spin=0",
             Peer::TandemfsLibrary => return Mounted::library(image()?, timing),
             _ => return Mounted::null(mountpoint),

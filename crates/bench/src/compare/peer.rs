@@ -13,6 +13,8 @@ pub enum Peer {
     TandemfsDirect,
     /// The same with a daemon that sleeps whenever nobody asks (direct_spin=0)
     TandemfsDirectAsleep,
+    /// The mount of the direct door, its programs without `tandemfs run`
+    TandemfsBeside,
     /// TandemFS as a library in the measuring process; for the cases that have such a form
     TandemfsLibrary,
     /// ext4 with its defaults (data=ordered)
@@ -47,6 +49,7 @@ impl Peer {
             Self::TandemfsStrict => "TandemFS strict",
             Self::TandemfsDirect => "TandemFS direct",
             Self::TandemfsDirectAsleep => "TandemFS direct, asleep",
+            Self::TandemfsBeside => "TandemFS direct, by its mount",
             Self::TandemfsLibrary => "TandemFS library",
             Self::Ext4 => "ext4",
             Self::Ext4Journal => "ext4 data=journal",
@@ -61,7 +64,7 @@ impl Peer {
     /// all that it is held against.
     pub fn taking_part(named: &[Self]) -> Vec<Self> {
         let is_meant = |peer: &Self| match named {
-            [] => !peer.is_direct() && *peer != Self::Ext4Volatile,
+            [] => !peer.is_direct() && !matches!(peer, Self::TandemfsBeside | Self::Ext4Volatile),
             [Self::TandemfsDirect] => !matches!(peer, Self::Ext4Journal | Self::Btrfs),
             named => named.contains(peer),
         };
@@ -70,10 +73,10 @@ impl Peer {
 
     /// Whether it is a form of TandemFS.
     pub fn is_ours(self) -> bool {
-        self.is_mount() || self.is_direct() || self == Self::TandemfsLibrary
+        self.is_mount() || self.is_direct() || matches!(self, Self::TandemfsBeside | Self::TandemfsLibrary)
     }
 
-    /// Whether it is TandemFS's mount, without `tandemfs run`.
+    /// Whether it is TandemFS's mount without a direct door.
     pub fn is_mount(self) -> bool {
         matches!(self, Self::TandemfsRelaxed | Self::TandemfsStrict)
     }

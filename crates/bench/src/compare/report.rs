@@ -214,7 +214,7 @@ fn judged<'a>(judgement: &'a Judgement, subjects: &[Subject<'a>]) -> Judged<'a> 
         judgement,
         wanted: wanted(judgement.target.measure),
         is_direct: judgement.peer.is_direct(),
-        is_beside_mount: judgement.target.measure == Measure::NotSlowerThanMount,
+        is_beside_mount: matches!(judgement.target.measure, Measure::NotSlowerThanMount | Measure::NotSlowerThanBeside),
         ours: of(judgement.peer),
         beside: of(judgement.other),
         asleep: of(Peer::TandemfsDirectAsleep),
@@ -232,7 +232,7 @@ fn wanted(measure: Measure) -> String {
     match measure {
         Measure::RateAtLeast(least) => format!("rate ≥ {}", figures::ratio(least)),
         Measure::Reach(least) => format!("rate ≥ {} or what the library and the program allow", figures::ratio(least)),
-        Measure::NotSlowerThanMount => "rate ≥ the mount's".to_owned(),
+        Measure::NotSlowerThanMount | Measure::NotSlowerThanBeside => "rate ≥ the mount's".to_owned(),
         Measure::TimesNullAtMost(most) => format!("time ≤ {}", figures::ratio(most)),
         Measure::FlashBytesAtMost(most) => format!("flash bytes ≤ {}", figures::ratio(most)),
     }

@@ -4,7 +4,8 @@
 //! [PRG2] Every started process ends, also on errors and signals: by pid, with a normal stop signal if it may write, then SIGKILL.
 //! [PRG3] A program's output goes to files in the case's scratch directory, never to a pipe: no reader is needed during the measurement.
 //! [PRG4] User settings (`~/.gitconfig`, `~/.sqliterc`, the locale) have no effect: programs get their own home and the C locale.
-//! [PRG6] Where a scratch directory has an environment for programs (`under_run.rs`), they get it.
+//! [PRG6] Where a scratch directory has an environment for programs (`under_run.rs`) when they start, they get it: a command may have been made
+//!       before the mount of which it speaks.
 //! [PRG5] Programs do not read the terminal. Its interrupt reaches only the benchmark, which then stops them in order.
 
 use std::fs::{self, File};
@@ -36,7 +37,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// The program is not installed.
 pub fn command(name: &str, scratch: &Path) -> Result<Command> {
     let mut command = compare::command::command(name)?;
-    command.env("HOME", scratch).env("LC_ALL", "C").env("TZ", "UTC").envs(environment(scratch)).stdin(Stdio::null()).process_group(0);
+    command.env("HOME", scratch).env("LC_ALL", "C").env("TZ", "UTC").stdin(Stdio::null()).process_group(0);
     Ok(command)
 }
 
@@ -44,6 +45,12 @@ pub fn command(name: &str, scratch: &Path) -> Result<Command> {
 pub fn environment(scratch: &Path) -> Vec<(String, String)> {
     let lines = fs::read_to_string(scratch.join(ENVIRONMENT)).unwrap_or_default();
     lines.lines().filter_map(|line| line.split_once('=')).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+/// Starts a program with the environment of its scratch directory ([PRG6]).
+fn start(command: &mut Command, scratch: &Path) -> Result<Child> {
+    let child = command.envs(environment(scratch)).spawn();
+    child.map_err(|error| Failure::new(format!("{} does not start: {error}", name_of(command))))
 }
 
 /// Runs a program to its end and returns its standard output.
@@ -54,8 +61,7 @@ pub fn run(command: &mut Command, scratch: &Path) -> Result<String> {
     let (output, errors) = (scratch.join("program.out"), scratch.join("program.err"));
     command.stdout(File::create(&output)?).stderr(File::create(&errors)?);
     let name = name_of(command);
-    let child = command.spawn().map_err(|error| Failure::new(format!("{name} does not start: {error}")))?;
-    let mut running = Running::new(child, Some(Signal::KILL));
+    let mut running = Running::new(start(command, scratch)?, Some(Signal::KILL));
     let status =
         running.wait(RUN_MAX)?.ok_or_else(|| Failure::new(format!("{name} takes longer than {} minutes", RUN_MAX.as_secs() / 60)))?;
     if status.success() {
@@ -176,8 +182,7 @@ impl Server {
         let errors = scratch.join(format!("{name}.log"));
         let log = File::create(&errors)?;
         command.stdout(log.try_clone()?).stderr(log);
-        let child = command.spawn().map_err(|error| Failure::new(format!("{name} does not start: {error}")))?;
-        Ok(Self { running: Running::new(child, Some(stop)), name, errors })
+        Ok(Self { running: Running::new(start(command, scratch)?, Some(stop)), name, errors })
     }
 
     /// Waits until `answers` returns true.
@@ -251,6 +256,16 @@ mod tests {
             command("no-such-program", scratch.path()).err().map(|failure| failure.to_string()),
             Some("no-such-program is not installed".to_owned())
         );
+    }
+
+    #[test]
+    fn regression_a_command_made_before_a_mount_runs_with_what_is_known_after_it() {
+        let scratch = scratch();
+        fs::write(scratch.path().join(ENVIRONMENT), "TANDEMFS_RUN_SOCKET=old\n").expect("written");
+        let mut shell = command("sh", scratch.path()).expect("sh");
+        shell.args(["-c", "echo $TANDEMFS_RUN_SOCKET"]);
+        fs::write(scratch.path().join(ENVIRONMENT), "TANDEMFS_RUN_SOCKET=new\n").expect("written");
+        assert_eq!(run(&mut shell, scratch.path()).expect("run"), "new\n");
     }
 
     #[test]
