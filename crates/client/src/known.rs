@@ -3,13 +3,16 @@
 //!
 //! [KN1] A question is known by all of it: what is asked, where its path begins, each byte of the path. A hash only says where to look.
 //! [KN2] An answer is given only while its words are as they were, and they are compared after the call has begun.
-//! [KN3] Bounded: 512 sets of four answers, made when they are needed, 0.8 MB when all are; paths of up to 104 bytes. A set that is full
+//! [KN3] Bounded: 2048 sets of four answers, made when they are needed, 3.2 MB when all are; paths of up to 104 bytes. A set that is full
 //!       loses its answers in turn.
 //! [KN4] Nobody waits for anybody here: where another thread changes the set, the daemon is asked, and nothing is kept. So a signal handler
 //!       that comes in between is as safe as another thread.
+//! [KN6] Attributes also say whether an inode has any extended attribute: that an access control list, or an attribute of security modules,
+//!       which anybody may read, is not there. Attributes of a path without its last link are those of the path, unless they are of a link.
 //! [KN5] What is kept goes with the connection, since the answers are those to its credentials.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use parking_lot::RwLock;
 use rustix::fs::{AtFlags, OFlags};
@@ -18,10 +21,11 @@ use tandemfs_protocol::{Handle, Place};
 use tandemfs_ring::{Attributes, Client, Seen};
 
 use crate::Result;
+use crate::ahead::{Following, Spoken};
 use crate::mutant::{self, Mutant};
 use crate::subject::Name;
 
-const SETS: usize = 512;
+const SETS: usize = 2048;
 const WAYS: usize = 4;
 const PATH_BYTES_MAX: usize = 104;
 
@@ -82,6 +86,14 @@ impl<'a> Question<'a> {
         Self::of(What::Attributes, name)
     }
 
+    /// The directory that a question about attributes of a name in it speaks of, and the length of the path before the name.
+    pub(crate) fn directory(&self) -> Option<(Spoken, usize)> {
+        let before = self.path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+        let is_of_name = self.what == What::Attributes && !matches!(&self.path[before..], b"" | b"." | b"..");
+        let is_plain = self.flags & AtFlags::EMPTY_PATH.bits() == 0;
+        (is_of_name && is_plain).then(|| (Spoken(hash(u64::from(self.flags), self.start, &self.path[..before])), before))
+    }
+
     pub(crate) fn access(name: Name<'a>, mode: u32, effective: bool) -> Option<Self> {
         Self::of(What::Access { mode, effective }, name)
     }
@@ -128,6 +140,8 @@ struct Kept {
     path: [u8; PATH_BYTES_MAX],
     told: Told,
     seen: Seen,
+    /// It came ahead (`ahead.rs`), and was not asked for yet.
+    is_unasked: AtomicBool,
 }
 
 impl Kept {
@@ -141,7 +155,8 @@ impl Kept {
         let mut path = [0; PATH_BYTES_MAX];
         path[..question.path.len()].copy_from_slice(question.path);
         let Question { what, flags, start, hash, .. } = *question;
-        Self { hash, start, what, flags, length: question.path.len() as u8, path, told, seen }
+        let is_unasked = AtomicBool::new(false);
+        Self { hash, start, what, flags, length: question.path.len() as u8, path, told, seen, is_unasked }
     }
 }
 
@@ -155,12 +170,13 @@ struct Set {
 #[derive(Debug)]
 pub(crate) struct Known {
     sets: Box<[OnceLock<Box<RwLock<Set>>>]>,
+    pub(crate) following: Following,
 }
 
 impl Known {
     /// None are known yet; none ever if they are not `wanted`.
     pub(crate) fn new(wanted: bool) -> Self {
-        Self { sets: (0..if wanted { SETS } else { 0 }).map(|_| OnceLock::new()).collect() }
+        Self { sets: (0..if wanted { SETS } else { 0 }).map(|_| OnceLock::new()).collect(), following: Following::default() }
     }
 
     fn set(&self, question: &Question<'_>) -> Option<&OnceLock<Box<RwLock<Set>>>> {
@@ -172,11 +188,26 @@ impl Known {
     pub(crate) fn told(&self, ring: &Client, question: &Question<'_>) -> Option<Told> {
         let set = self.set(question)?.get()?.try_read()?; // [KN4]
         let kept = set.kept.iter().flatten().find(|kept| kept.is_of(question))?;
-        (ring.is_still_so(&kept.seen) || mutant::on(Mutant::AnswersNotCompared)).then_some(kept.told)
+        if !ring.is_still_so(&kept.seen) && !mutant::on(Mutant::AnswersNotCompared) {
+            return None;
+        }
+        if kept.is_unasked.load(Relaxed) && kept.is_unasked.swap(false, Relaxed) {
+            self.following.was_used();
+        }
+        Some(kept.told)
     }
 
     /// Keeps an answer, if it may be kept.
     pub(crate) fn keep(&self, question: &Question<'_>, told: Told, seen: Seen) {
+        self.keep_one(question, told, seen, false);
+    }
+
+    /// As [`Known::keep`], of one that came ahead.
+    pub(crate) fn keep_ahead(&self, question: &Question<'_>, attributes: Attributes, seen: Seen) {
+        self.keep_one(question, Told::Attributes(attributes), seen, true);
+    }
+
+    fn keep_one(&self, question: &Question<'_>, told: Told, seen: Seen, is_unasked: bool) {
         if seen.is_none() {
             return;
         }
@@ -187,7 +218,7 @@ impl Known {
             *next = (*next + 1) % WAYS;
             *next
         });
-        kept[place] = Some(Kept::new(question, told, seen));
+        kept[place] = Some(Kept { is_unasked: AtomicBool::new(is_unasked), ..Kept::new(question, told, seen) });
     }
 
     /// As [`Known::keep`], of attributes.

@@ -57,6 +57,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod area;
 mod buffer;
 mod bytes;

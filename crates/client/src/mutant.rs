@@ -14,6 +14,10 @@ pub enum Mutant {
     AnswersNotCompared,
     /// [KN2]: bytes are given whatever has changed.
     BytesNotCompared,
+    /// [AHC1]: what came ahead answers the other question about links.
+    AheadFlagsLost,
+    /// [KN6]: a file whose attributes are known has nothing extended.
+    ExtendedNotSought,
     /// [KBY2]: bytes that are known count as all that there are.
     EndNotKnown,
     /// [LDS1]: bytes are loaded whatever has changed.

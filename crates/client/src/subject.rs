@@ -1,13 +1,19 @@
 //! What can be asked of a file by its path and by its open file alike.
 
+use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
-use tandemfs_protocol::{Operation, Place, Subject, TimeToSet};
-use tandemfs_ring::Attributes;
+use tandemfs_protocol::{Number, Operation, Place, Subject, TimeToSet};
+use tandemfs_ring::{Answer, Attributes};
 
 use crate::Result;
+use crate::ahead::Spoken;
+use crate::area::Piece;
 use crate::connection::{Call, Connection};
 use crate::known::{Question, Told};
+use crate::mutant::{self, Mutant};
 
+/// Room for answers ahead: 32 of names of usual length.
+const AHEAD_BYTES: usize = 8 << 10;
 /// Room for attributes at the first try; most values are short.
 const ATTRIBUTE_ROOM: usize = 1024;
 /// Most times that an attribute is asked for again because it has grown meanwhile.
@@ -18,6 +24,15 @@ const TRIES_MAX: usize = 16;
 pub struct Target<'a> {
     pub(crate) connection: &'a Connection,
     pub(crate) name: Name<'a>,
+}
+
+/// Answers that are asked for with another one.
+struct Ahead {
+    directory: Spoken,
+    /// Length of the path before the name.
+    before: usize,
+    cookie: u64,
+    into: Piece,
 }
 
 #[derive(Clone, Copy)]
@@ -53,12 +68,49 @@ impl<'a> Target<'a> {
             _ => {}
         }
         let (mut call, subject) = self.begin()?;
-        let (answer, seen) = call.send_and_see(&Operation::Stat { subject });
+        let ahead = question.as_ref().and_then(|question| self.ahead(&mut call, question));
+        let operation = match &ahead {
+            Some(ahead) => Operation::StatAhead { subject, cookie: ahead.cookie, into: ahead.into.range },
+            None => Operation::Stat { subject },
+        };
+        let (answer, seen) = call.send_and_see(&operation);
+        if let (Some(ahead), Ok(answer)) = (&ahead, &answer) {
+            self.keep_ahead(&mut call, ahead, answer)?;
+        }
         let attributes = answer.and_then(|answer| answer.attributes.ok_or(Errno::PROTO.into()));
         if let Some(question) = &question {
             self.connection.known.keep_attributes(question, &attributes, seen);
         }
         attributes
+    }
+
+    /// Whether answers about other names are to come with that to a question (`ahead.rs`), and where.
+    fn ahead(self, call: &mut Call<'_>, question: &Question<'_>) -> Option<Ahead> {
+        if !self.connection.serves(Number::StatAhead) {
+            return None;
+        }
+        let (directory, before) = question.directory()?;
+        let cookie = self.connection.known.following.wanted(directory)?;
+        let into = call.part_of(AHEAD_BYTES).ok()?;
+        Some(Ahead { directory, before, cookie, into })
+    }
+
+    fn keep_ahead(self, call: &mut Call<'_>, ahead: &Ahead, answer: &Answer) -> Result<()> {
+        let Name::Path { at, path, flags } = self.name else { return Ok(()) };
+        let (bytes, mut spelled, mut count) = (call.returned(answer, ahead.into)?, path[..ahead.before].to_vec(), 0);
+        let known = &self.connection.known;
+        for foretold in tandemfs_protocol::Ahead::new(&bytes) {
+            let foretold = foretold?;
+            spelled.truncate(ahead.before);
+            spelled.extend_from_slice(foretold.name);
+            let flags = if mutant::on(Mutant::AheadFlagsLost) { flags ^ AtFlags::SYMLINK_NOFOLLOW.bits().cast_signed() } else { flags };
+            if let Some(question) = Question::attributes(Name::Path { at, path: &spelled, flags }) {
+                known.keep_ahead(&question, foretold.attributes, foretold.seen); // [AHC1]
+            }
+            count += 1;
+        }
+        known.following.came(ahead.directory, count, answer.further);
+        Ok(())
     }
 
     /// Whether the process may do what the three bits of `mode` say, by its real ids or with `effective` by those of its accesses.
@@ -139,7 +191,31 @@ impl<'a> Target<'a> {
     /// # Errors
     /// As getxattr(2).
     pub fn extended_attribute(self, name: &[u8]) -> Result<Vec<u8>> {
+        if self.surely_lacks(name) {
+            return Err(Errno::NODATA.into());
+        }
         self.of_any_length(|subject, into| Operation::GetAttribute { subject, name, into })
+    }
+
+    /// Whether attributes that are known say that there is no such extended attribute ([KN6] of `known.rs`).
+    fn surely_lacks(self, name: &[u8]) -> bool {
+        const REGARDLESS_OF_RIGHTS: [&[u8]; 2] = [b"system.posix_acl_", b"security."];
+        if !REGARDLESS_OF_RIGHTS.iter().any(|prefix| name.starts_with(prefix)) {
+            return false;
+        }
+        let told = |name| match self.connection.told(Question::attributes(name).as_ref()) {
+            Some(Told::Attributes(found)) => Some(found),
+            _ => None,
+        };
+        let own = told(self.name).or_else(|| match self.name {
+            Name::Path { at, path, flags } => told(Name::Path { at, path, flags: flags | AtFlags::SYMLINK_NOFOLLOW.bits().cast_signed() }),
+            Name::Open(_) => None,
+        });
+        own.is_some_and(|found| {
+            let kind = FileType::from_raw_mode(found.mode);
+            let is_plain = kind == FileType::RegularFile || kind == FileType::Directory;
+            is_plain && (found.flags & Attributes::NOTHING_EXTENDED != 0 || mutant::on(Mutant::ExtendedNotSought))
+        })
     }
 
     /// Names of extended attributes, each followed by NUL.

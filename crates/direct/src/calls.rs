@@ -1,5 +1,7 @@
 //! Messages as calls of `vfs`, in the poller's thread or those of the pool.
 
+mod ahead;
+
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -56,7 +58,8 @@ pub(crate) fn serve(vfs: &Vfs, client: &Client, request: &Request, ticket: &Tick
     match Operation::decode(request) {
         Ok(operation) => {
             let keeps = Keeps::of(&operation);
-            call.noting(keeps, || call.run(operation), |result, noted| call.served(result, keeps, noted))
+            let served = call.noting(keeps, || call.run(operation), |result, noted| call.served(result, keeps, noted));
+            call.with_answers_ahead(&operation, served)
         }
         Err(_) => call.served(Err(Errno::INVAL.into()), Keeps::Nothing, None),
     }
@@ -91,10 +94,11 @@ pub(crate) fn try_serve(vfs: &Vfs, client: &Client, operation: Operation<'_>, ti
         false => no_wait(|| call.run(operation)),
         true => (call.run(operation), Owed::default()),
     };
-    call.noting(keeps, run, |(result, owed), noted| match result {
+    let (served, owed) = call.noting(keeps, run, |(result, owed), noted| match result {
         Err(Refused::FileSystem(Error::WouldWait)) => (None, owed),
         result => (Some(call.served(result, keeps, noted)), owed),
-    })
+    });
+    (served.map(|served| call.with_answers_ahead(&operation, served)), owed)
 }
 
 /// What a call gives.
@@ -182,7 +186,7 @@ fn shown(attributes: &tandemfs_fs::Attributes) -> Shown {
         group: attributes.gid,
         device_number: attributes.rdev.into(),
         block_bytes: BLOCK_BYTES,
-        flags: 0,
+        flags: if attributes.has_extended_attributes { 0 } else { Shown::NOTHING_EXTENDED },
         accessed: time(attributes.atime),
         modified: time(attributes.mtime),
         changed: time(attributes.ctime),
@@ -376,7 +380,7 @@ impl Call<'_> {
     fn of_subject(&self, process: &Process, operation: Operation<'_>) -> Result<Answer> {
         let done = |()| Answer::default();
         match operation {
-            Operation::Stat { subject } => {
+            Operation::Stat { subject } | Operation::StatAhead { subject, .. } => {
                 let attributes = self.vfs.stat(process, self.meant(subject)?.subject()?)?;
                 Ok(with_attributes(&attributes))
             }

@@ -54,7 +54,7 @@ pub(crate) enum Keeps {
 impl Keeps {
     pub(crate) fn of(operation: &Operation<'_>) -> Self {
         match operation {
-            Operation::Stat { .. } => Self::Attributes,
+            Operation::Stat { .. } | Operation::StatAhead { .. } => Self::Attributes,
             Operation::Access { .. } => Self::Access,
             Operation::Read { handle, into, .. } if into.length <= KEPT_READ_BYTES_MAX => Self::Bytes(*handle),
             Operation::Lend { handle, .. } => Self::Places(*handle),

@@ -50,6 +50,10 @@ pub enum Mutant {
     PinsEndWithClients,
     /// [MAP3]: who has no zone maps files.
     MappedWithoutZone,
+    /// [AHD1]: what is told ahead depends on what was asked for.
+    ForetoldByTheAsked,
+    /// [AHD2]: whoever asks about a name is told of all others.
+    ForetoldToAll,
     /// [LNS1]: whoever asks for the memory zone for stores gets it.
     StoresForEverybody,
     /// [LNS3]: a lease lasts when its file is closed, or gets other flags.

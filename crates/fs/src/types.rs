@@ -259,6 +259,8 @@ pub struct Attributes {
     pub ctime: Timestamp,
     /// Birth.
     pub birth: Timestamp,
+    /// It has extended attributes, access control lists among them.
+    pub has_extended_attributes: bool,
 }
 
 /// Bytes of a file, and where they are.

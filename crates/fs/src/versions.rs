@@ -140,7 +140,7 @@ impl Published {
         if old.is_none_or(|old| (old.attributes != new.attributes || rights(old) != rights(new)) && !on(Mutant::RightsNotRaised)) {
             self.raise(Thing::Rights(number));
         }
-        let shown = |inode: &Inode| (inode.ctime, inode.mtime, inode.atime, inode.size, inode.space_512, inode.nlink);
+        let shown = |inode: &Inode| (inode.ctime, inode.mtime, inode.atime, inode.size, inode.space_512, inode.nlink, inode.attributes);
         if old.is_none_or(|old| (shown(old) != shown(new) || rights(old) != rights(new)) && !on(Mutant::AttributesNotRaised)) {
             self.raise(Thing::Attributes(number));
         }

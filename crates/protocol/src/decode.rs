@@ -129,6 +129,7 @@ impl<'a> Operation<'a> {
             Number::Rename => Self::Rename { from: from.first()?, to: from.second()?, flags: request.flags },
             Number::ReadLink => Self::ReadLink { at, path: from.path(0)?, into: request.ranges[1] },
             Number::Stat
+            | Number::StatAhead
             | Number::Access
             | Number::Truncate
             | Number::ChangeMode
@@ -176,6 +177,7 @@ impl<'a> Operation<'a> {
         let (subject, name, buffer) = (from.subject()?, from.name(), from.0.ranges[1]);
         Ok(match number {
             Number::Stat => Self::Stat { subject },
+            Number::StatAhead => Self::StatAhead { subject, cookie: from.0.offset, into: buffer },
             Number::Access => Self::Access { subject, mode: from.mode()?, effective: Decoder::is_set(from.0.length)? },
             Number::Truncate => Self::Truncate { subject, length: from.length() },
             Number::ChangeMode => Self::ChangeMode { subject, mode: from.mode()? },

@@ -238,6 +238,11 @@ impl Operation<'_> {
     fn encode_of_subject<'a>(&'a self, to: &mut Encoder<'_, 'a>) {
         match *self {
             Self::Stat { subject } => to.subject(subject),
+            Self::StatAhead { subject, cookie, into } => {
+                to.subject(subject);
+                to.request.offset = cookie;
+                to.buffer(1, into);
+            }
             Self::Access { subject, mode, effective } => {
                 to.subject(subject);
                 to.request.length = effective.into();

@@ -4,7 +4,7 @@
 //! * [`Operation`]: a request, typed. [`Operation::decode`] works on the private copy that the ring has made, never on shared memory.
 //! * [`Outcome`]: an answer, typed.
 //! * [`Hello`] and [`Reception`]: the first message each way. Everything else goes by the ring.
-//! * [`Listing`] and [`EntryWriter`]: entries of a directory in a data area. [`Space`]: what statfs(2) shows. [`LentRange`]: where bytes
+//! * [`Listing`] and [`EntryWriter`]: entries of a directory in a data area. [`Ahead`] and [`AheadWriter`]: attributes of several. [`Space`]: what statfs(2) shows. [`LentRange`]: where bytes
 //!   of a file can be loaded, or stored under a [`StoreLease`]. [`StoreMessage`]: what comes with a description of the memory zone for stores.
 //! * [`socket`]: where the socket of a mount is.
 //!
@@ -24,6 +24,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod answer;
 mod decode;
 mod encode;
@@ -38,6 +39,7 @@ mod store_lease;
 mod store_message;
 mod text;
 
+pub use ahead::{Ahead, AheadWriter, Foretold};
 pub use answer::{Crossed, Outcome, Why};
 pub use greeting::{GREETING_BYTES, Hello, HelloError, Reception, Refusal, StorePlace, Welcome, ZonePlace};
 pub use lent::{LENT_RANGE_BYTES, LENT_RANGES_MAX, LENT_WINDOW_BYTES, LentRange, MAPPED_RANGES_MAX};

@@ -101,6 +101,8 @@ numbers! {
     ReturnStores = 37,
     /// mmap(2) of an open file, for loads and stores, by a description of the memory zone that comes by the socket.
     MapForStores = 40,
+    /// As Stat, with answers about further names of the directory.
+    StatAhead = 41,
 }
 
 impl Number {

@@ -303,6 +303,14 @@ pub enum Operation<'a> {
         length: u64,
         into: Range,
     },
+    /// As `Stat` of a path. Where that answers with attributes, it also returns the number of bytes of [`crate::Foretold`]s: answers to the same question
+    /// about other names of the same directory, those behind a cookie, 0 for the start; and in [`tandemfs_ring::Answer::further`] the cookie
+    /// behind which the next ones are, 0 at the end of the directory. Nothing is returned of what cannot be answered at once.
+    StatAhead {
+        subject: Subject<'a>,
+        cookie: u64,
+        into: Range,
+    },
 }
 
 impl Operation<'_> {
@@ -347,6 +355,7 @@ impl Operation<'_> {
             Self::LendStores { .. } => Number::LendStores,
             Self::ReturnStores { .. } => Number::ReturnStores,
             Self::MapForStores { .. } => Number::MapForStores,
+            Self::StatAhead { .. } => Number::StatAhead,
         }
     }
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use tandemfs_protocol::{
-    Crossed, EntryWriter, GREETING_BYTES, Handle, Hello, HelloError, Listed, Listing, Malformed, Number, Operation, Outcome, Place,
-    Reception, Refusal, Space, StorePlace, Subject, TEXT_BYTES_MAX, Text, TimeToSet, Unless, VERSION, Welcome, Whence, Why, ZonePlace,
-    socket,
+    Ahead, AheadWriter, Crossed, EntryWriter, Foretold, GREETING_BYTES, Handle, Hello, HelloError, Listed, Listing, Malformed, Number,
+    Operation, Outcome, Place, Reception, Refusal, Space, StorePlace, Subject, TEXT_BYTES_MAX, Text, TimeToSet, Unless, VERSION, Welcome,
+    Whence, Why, ZonePlace, socket,
 };
-use tandemfs_ring::{Answer, Attributes, Range, Request};
+use tandemfs_ring::{Answer, Attributes, Range, Request, SEEN_MAX, Seen};
 
 const RANGE: Range = Range { start: 64, length: 300 };
 const OTHER: Range = Range { start: 4096, length: 1000 };
@@ -34,6 +34,7 @@ fn operations() -> Vec<Operation<'static>> {
         Operation::Stat { subject: by_path },
         Operation::Stat { subject: by_long_path },
         Operation::Stat { subject: by_handle },
+        Operation::StatAhead { subject: by_long_path, cookie: u64::MAX, into: OTHER },
         Operation::Access { subject: by_path, mode: 7, effective: true },
         Operation::Unlink { at: root, path: here },
         Operation::RemoveDirectory { at: open, path: there },
@@ -187,6 +188,31 @@ fn listings_come_back_and_hold_what_fits() {
     for (at, byte) in [(24, b'/'), (24, 0), (18, 0), (19, 1)] {
         let before = std::mem::replace(&mut bytes[at], byte);
         assert!(Listing::new(&bytes).next().expect("one").is_err(), "{byte} at {at}");
+        bytes[at] = before;
+    }
+}
+
+#[test]
+fn answers_ahead_come_back_and_hold_what_fits() {
+    let names: [&[u8]; 3] = [b"a", &[b'x'; 255], b"12345678"];
+    let seen = [vec![], vec![(1, 2)], (0..SEEN_MAX as u32).map(|word| (word, u64::MAX)).collect()].map(Seen::of);
+    let answer = |index: usize| {
+        let attributes = Attributes { node: index as u64 + 1, mode: 0o100_644, size_bytes: u64::MAX, ..Attributes::default() };
+        Foretold { name: names[index], attributes, seen: seen[index] }
+    };
+    let lengths = [16 + 104 + 8, 16 + 104 + 264, 16 + 104 + 4 * SEEN_MAX + 8];
+    let mut writer = AheadWriter::new(lengths.iter().sum::<usize>() + lengths[0] - 1);
+    assert_eq!([0, 1, 2, 0].map(|index| writer.push(&answer(index))), [true, true, true, false], "the last lacks a byte");
+    let found: Vec<Foretold<'_>> = Ahead::new(writer.bytes()).map(|answer| answer.expect("whole")).collect();
+    assert_eq!(found, [0, 1, 2].map(answer));
+    for length in 1..writer.bytes().len() {
+        let cut = Ahead::new(&writer.bytes()[..length]).last().expect("one");
+        assert_eq!(cut.is_ok(), length == lengths[0] || length == lengths[0] + lengths[1], "{length} bytes");
+    }
+    let mut bytes = writer.bytes().to_vec();
+    for (at, byte) in [(120, b'/'), (120, 0), (0, 0), (1, 1), (3, 0xff)] {
+        let before = std::mem::replace(&mut bytes[at], byte);
+        assert!(Ahead::new(&bytes).next().expect("one").is_err(), "{byte} at {at}");
         bytes[at] = before;
     }
 }

@@ -39,7 +39,7 @@ pub use layout::{
     ARGUMENTS, DATA_BYTES_MAX, Doorbell, NAME_BYTES_MAX, NAMES_BYTES, PAGE_BYTES, Range, SEEN_MAX, SLOTS_MAX, Sizes, VERSION, VERSION_WORDS,
 };
 pub use leases::{Inside, LEASE_WORDS, LeaseToken, LeaseWord, LeaseWords, Leases};
-pub use message::{Answer, Attributes, NameTooLong, Names, Request, Time};
+pub use message::{ATTRIBUTE_WORDS, Answer, Attributes, NameTooLong, Names, Request, Time};
 pub use poller::{ClientId, End, Handler, Lifeline, Poller};
 pub use sys::process_of;
 pub use versions::{Seen, VersionWords, Versions};

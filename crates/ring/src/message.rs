@@ -196,6 +196,9 @@ pub struct Time {
     pub nanoseconds: u32,
 }
 
+/// Words that attributes take in shared memory.
+pub const ATTRIBUTE_WORDS: usize = slot::ATTRIBUTE_WORDS;
+
 /// What `stat` shows of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
@@ -225,7 +228,11 @@ fn split(word: u64) -> (u32, u32) {
 }
 
 impl Attributes {
-    pub(crate) fn to_words(self) -> [u64; slot::ATTRIBUTE_WORDS] {
+    /// In `flags`: the inode has no extended attribute, nor an access control list.
+    pub const NOTHING_EXTENDED: u32 = 1;
+
+    /// As words of shared memory.
+    pub fn to_words(self) -> [u64; ATTRIBUTE_WORDS] {
         let times = [self.accessed, self.modified, self.changed, self.created];
         let [accessed, modified, changed, created] = times.map(|time| time.seconds.cast_unsigned());
         let [a, m, c, b] = times.map(|time| time.nanoseconds);
@@ -235,7 +242,8 @@ impl Attributes {
         [node, size, space, mode, owner, self.device_number, block, accessed, modified, changed, created, pair(a, m), pair(c, b)]
     }
 
-    pub(crate) fn of_words(words: [u64; slot::ATTRIBUTE_WORDS]) -> Self {
+    /// Of such words.
+    pub fn of_words(words: [u64; ATTRIBUTE_WORDS]) -> Self {
         let [node, size_bytes, space_512, mode, owner, device_number, block, a, m, c, b, first, second] = words;
         let ((mode, links), (user, group), (block_bytes, flags)) = (split(mode), split(owner), split(block));
         let time = |seconds: u64, nanoseconds| Time { seconds: seconds.cast_signed(), nanoseconds };

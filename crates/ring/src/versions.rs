@@ -87,12 +87,13 @@ impl Seen {
         self.count == 0
     }
 
-    pub(crate) fn parts(&self) -> (&[u32], u64) {
+    /// The indexes of the words, and the sum of their values.
+    pub fn parts(&self) -> (&[u32], u64) {
         (&self.indexes[..self.count as usize], self.sum)
     }
 
     /// As it is found in shared memory; none if there is no such list of words.
-    pub(crate) fn found(count: u32, sum: u64, index: impl Fn(usize) -> u32) -> Self {
+    pub fn found(count: u32, sum: u64, index: impl Fn(usize) -> u32) -> Self {
         if count as usize > SEEN_MAX {
             return Self::default();
         }

@@ -92,6 +92,7 @@ mod tests {
             mtime: time,
             ctime: time,
             birth: time,
+            has_extended_attributes: false,
         }
     }
 

@@ -62,6 +62,7 @@ pub(crate) fn attributes_of(number: InodeNumber, inode: &Inode) -> Attributes {
         mtime: inode.mtime,
         ctime: inode.ctime,
         birth: inode.birth,
+        has_extended_attributes: inode.attributes.address.number() != 0,
     }
 }
 

@@ -1,0 +1,88 @@
+//! Answers ahead of their questions: a stat of a name brings those of further names of its directory, for programs that ask about all of them
+//! (`ls -l`, `git status`, `find -size`). The client keeps them as if it had asked.
+//!
+//! [AHD1] Each answer is made as that to a question of its own: by the whole path, with the rights of the client, and noted by itself ([KNW1]).
+//!        That the directory had the name a moment before is a hint.
+//! [AHD2] Who may not list the directory is told of no name in it.
+//! [AHD3] Nobody waits for them: at most [`NAMES`], and none that cannot be answered at once. What fails is left out.
+
+use rustix::io::Errno;
+use tandemfs_protocol::{AheadWriter, Foretold, Operation, Outcome, Subject as Named};
+use tandemfs_ring::Range;
+use tandemfs_vfs::{Result, Subject, no_wait};
+
+use super::{Call, Served, transfer, with_attributes};
+use crate::known::Keeps;
+use crate::mutant::{self, Mutant};
+
+/// Most names of one answer: as much work as the poller does for one request.
+const NAMES: usize = 32;
+
+/// A name of a directory, and behind which cookie the next one stands.
+struct Next {
+    name: Vec<u8>,
+    cookie: u64,
+}
+
+impl Call<'_> {
+    /// Adds answers about other names to that of a stat. The caller is in no other scope that notes or does not wait.
+    pub(super) fn with_answers_ahead(&self, operation: &Operation<'_>, served: Served) -> Served {
+        let (Operation::StatAhead { subject, cookie, into }, Outcome::Done(answer)) = (*operation, &served.outcome) else { return served };
+        if !self.client.knows_versions {
+            return served;
+        }
+        let (ahead, _nothing_is_owed) = no_wait(|| self.ahead(subject, cookie, into, served.seen));
+        let Ok((bytes, next)) = ahead else { return served };
+        Served { outcome: Outcome::Done(tandemfs_ring::Answer { value: bytes, further: next, ..*answer }), ..served }
+    }
+
+    /// Writes answers; returns the number of their bytes, and the cookie behind which the next ones are, 0 at the end.
+    fn ahead(&self, subject: Named<'_>, cookie: u64, into: Range, of_asked: Option<tandemfs_ring::Seen>) -> Result<(u64, u64)> {
+        let (process, meant) = (self.client.process(), self.meant(subject)?);
+        let (at, flags) = (meant.start.at(), meant.flags);
+        let (before, asked) = meant.path.split_at(meant.path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1));
+        if asked.is_empty() || flags & libc::AT_EMPTY_PATH != 0 {
+            return Err(Errno::INVAL.into());
+        }
+        let directory = Subject::followed(at, if before.is_empty() { b"." } else { before });
+        let inode = self.vfs.stat(&process, directory)?.inode;
+        if !mutant::on(Mutant::ForetoldToAll) {
+            self.vfs.access(&process, directory, libc::R_OK.cast_unsigned(), true)?; // [AHD2]
+        }
+        let (mut names, mut is_over) = (Vec::new(), true);
+        self.vfs.file_system().read_directory(inode, cookie, &mut |entry| {
+            is_over = names.len() < NAMES;
+            if is_over {
+                names.push(Next { name: entry.name.to_vec(), cookie: entry.cookie });
+            }
+            is_over
+        })?;
+        let (mut writer, mut path, mut behind) = (AheadWriter::new(transfer(into)?), before.to_vec(), cookie);
+        for next in &names {
+            path.truncate(before.len());
+            path.extend_from_slice(&next.name);
+            let is_of_interest = next.name != b"." && next.name != b".." && next.name != asked;
+            if is_of_interest && !self.foretell(&mut writer, &next.name, Subject::at(at, &path, flags)?, of_asked) {
+                is_over = false;
+                break;
+            }
+            behind = next.cookie;
+        }
+        let bytes = self.put(into, writer.bytes())?.value;
+        Ok((bytes, if is_over { 0 } else { behind }))
+    }
+
+    /// Answers about one name ([AHD1]); false if there is no room for it.
+    fn foretell(&self, writer: &mut AheadWriter, name: &[u8], subject: Subject<'_>, of_asked: Option<tandemfs_ring::Seen>) -> bool {
+        let process = self.client.process();
+        let stat = || self.vfs.stat(&process, subject);
+        self.vfs.file_system().noting(stat, |found, noted| {
+            let Ok(found) = found else { return true };
+            let answer = with_attributes(&found);
+            let Some(attributes) = answer.attributes else { return true };
+            let own = Keeps::Attributes.seen(&Outcome::Done(answer), noted);
+            let seen = of_asked.filter(|_| mutant::on(Mutant::ForetoldByTheAsked)).unwrap_or(own);
+            seen.is_none() || writer.push(&Foretold { name, attributes, seen })
+        })
+    }
+}
