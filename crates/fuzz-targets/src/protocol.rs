@@ -1,11 +1,11 @@
 //! Any request, answer, listing and greeting to the decoders of the direct door's messages. What is decoded must survive its own bytes, and
-//! what is listed must lie in the listing.
+//! what is listed, or told ahead, must lie in its bytes.
 
 use tandemfs_protocol::{
-    EntryWriter, GREETING_BYTES, Hello, LENT_WINDOW_BYTES, LentRange, Listed, Listing, Malformed, Number, Operation, Outcome, Reception,
-    STORE_MESSAGE_BYTES, Space, StoreMessage, StorePlace, ZonePlace,
+    Ahead, AheadWriter, EntryWriter, Foretold, GREETING_BYTES, Hello, LENT_WINDOW_BYTES, LentRange, Listed, Listing, Malformed, Number,
+    Operation, Outcome, Reception, STORE_MESSAGE_BYTES, Space, StoreMessage, StorePlace, ZonePlace,
 };
-use tandemfs_ring::{Answer, NAME_BYTES_MAX, Names, PAGE_BYTES, Range, Request};
+use tandemfs_ring::{Answer, Attributes, NAME_BYTES_MAX, Names, PAGE_BYTES, Range, Request, SEEN_MAX, Seen};
 
 use crate::Input;
 
@@ -67,6 +67,16 @@ fn check_listing(bytes: &[u8], listed: &[Listed<'_>]) {
     }
     let repeated: Vec<Listed<'_>> = Listing::new(again.bytes()).map_while(Result::ok).collect();
     assert!(repeated == listed, "{listed:?} became {repeated:?}");
+}
+
+/// Answers that are whole and survive their own bytes.
+fn check_ahead(bytes: &[u8], answers: &[Foretold<'_>]) {
+    let mut again = AheadWriter::new(bytes.len());
+    for answer in answers {
+        assert!(again.push(answer), "{answer:?} is not in {} bytes", bytes.len());
+    }
+    let repeated: Vec<Foretold<'_>> = Ahead::new(again.bytes()).map_while(Result::ok).collect();
+    assert!(repeated == answers, "{answers:?} became {repeated:?}");
 }
 
 fn check_greetings(bytes: &[u8]) {
@@ -207,9 +217,31 @@ fn listing(input: &mut Input<'_>) -> Vec<u8> {
     bytes
 }
 
+/// Answers with a few bytes changed.
+fn ahead(input: &mut Input<'_>) -> Vec<u8> {
+    if input.one_in(4) {
+        return input.take(LISTING_BYTES_MAX).to_vec();
+    }
+    let mut writer = AheadWriter::new(LISTING_BYTES_MAX);
+    for _ in 0..input.below(6) {
+        let (length, count) = (input.below(40) + 1, input.below(SEEN_MAX + 2));
+        let seen = Seen::of((0..count).map(|_| (input.border(4) as u32, input.border(8))).collect::<Vec<_>>());
+        let attributes = Attributes::of_words(std::array::from_fn(|_| input.border(8)));
+        let _full = writer.push(&Foretold { name: input.take(length), attributes, seen });
+    }
+    let mut bytes = writer.bytes().to_vec();
+    for _ in 0..input.below(4) {
+        let (at, byte) = (input.below(bytes.len()), input.byte());
+        if let Some(place) = bytes.get_mut(at) {
+            *place = byte;
+        }
+    }
+    bytes
+}
+
 pub(crate) fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
-    match input.below(7) {
+    match input.below(8) {
         0 => check_greetings(&greeting(&mut input)),
         1 => {
             let bytes = listing(&mut input);
@@ -234,6 +266,11 @@ pub(crate) fn run(bytes: &[u8]) {
             }
             check_store_message(&bytes);
         }
+        6 => {
+            let bytes = ahead(&mut input);
+            let answers: Vec<Foretold<'_>> = Ahead::new(&bytes).map_while(Result::ok).collect();
+            check_ahead(&bytes, &answers);
+        }
         2 => {
             let answer = Answer { error: input.border(4) as u32, value: input.border(8), ..Answer::default() };
             check_answer(answer);
@@ -251,12 +288,12 @@ pub(crate) fn run(bytes: &[u8]) {
 pub(crate) fn corpus() -> Vec<Vec<u8>> {
     let requests = (0..Number::ALL.len() as u8).flat_map(|number| {
         (0..4_u8).map(move |how| {
-            let mut bytes = vec![6, 0, number, 3, 0, 0, 2, 0, 0, b'a', b'/', b'b', b'x', b'y'];
+            let mut bytes = vec![7, 0, number, 3, 0, 0, 2, 0, 0, b'a', b'/', b'b', b'x', b'y'];
             bytes.extend((0..60_u8).map(|index| index.wrapping_mul(how)));
             bytes
         })
     });
-    let others = (0..6_u8).flat_map(|kind| {
+    let others = (0..7_u8).flat_map(|kind| {
         (0..16_u8).map(move |how| [kind].into_iter().chain((0..80_u8).map(|index| index.wrapping_mul(how).wrapping_add(how))).collect())
     });
     requests.chain(others).collect()
@@ -265,6 +302,9 @@ pub(crate) fn corpus() -> Vec<Vec<u8>> {
 /// See [`crate::Target::lies`].
 pub(crate) const LIES: &[(&str, fn())] = &[
     ("an entry that is not in the listing", || check_listing(&[0; 30], &[Listed { inode: 1, cookie: 2, kind: 3, name: b"made up" }])),
+    ("an answer that is not among those ahead", || {
+        check_ahead(&[0; 30], &[Foretold { name: b"made up", attributes: Attributes::default(), seen: Seen::default() }]);
+    }),
     ("more bytes than the buffer has", || {
         check_bytes(&Answer { value: 9, ..Answer::default() }, Range { start: 0, length: 8 }, Ok(9));
     }),
