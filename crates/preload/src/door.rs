@@ -13,6 +13,7 @@ use tandemfs_client::{Mount, Options};
 use crate::descriptions;
 use crate::directories::Directories;
 use crate::files::{self, Files};
+use crate::lent;
 use crate::mutant::{Mutant, on};
 use crate::report::Way;
 use crate::settings::{self, Settings};
@@ -89,10 +90,12 @@ impl Door {
             data_bytes: DATA_BYTES,
             descriptors_from: descriptors_from(),
             leaves_watched: !on(Mutant::WatchersUntold), // [PRL17]
+            loads: true,                                 // [PRL19]
+            stores: settings.stores,
             ..Options::default()
         };
         let (process, ids) = (sys::process_id(), sys::effective_ids());
-        let mount = Mount::over(socket, root, &options).ok()?;
+        let mount = lent::connecting(|| Mount::over(socket, root, &options)).ok()?;
         let mut descriptors = [None; 2];
         for ((known, number), kept) in descriptors.iter_mut().zip(&DESCRIPTORS).zip(mount.descriptors()) {
             let kept = kept.as_raw_fd();

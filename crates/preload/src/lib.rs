@@ -58,6 +58,13 @@
 //! [PRL18] *A directory is listed from one place to the other.* A stream of the door (`symbols/streams.rs`) has the number of a placeholder, and when
 //!       that becomes real it goes on by the kernel behind the entry that it returned last. No function of libc is given a stream of the door.
 //!
+//! [PRL19] *What the daemon lends is used inside alone.* Where the mount trusts the process, reads of files in the memory zone are loads, and with
+//!       `tandemfs run --stores` overwrites are stores under leases; the client library decides, call by call. Since nothing comes in between there
+//!       ([PRL3]), a thread is never inside of a lease already when it begins a call. One signal is taken: SIGBUS, whose handler is the device layer's. It
+//!       mends a fault of the lent memory, and makes no call; the daemon is asked then. A program with a handler of its own for SIGBUS may jump out of
+//!       it, so there it is blocked, and such a fault ends the program (`lent.rs`). The leases of a file end with its description when that is closed or
+//!       becomes real, and before, as any lease, with a call by the mount for their bytes.
+//!
 //! A panic ends the program with its sentence, as it does at every `extern "C"` function.
 //!
 //! *Architecture invariant:* only the functions of `symbols` are exported; what an operation does is not known here.
@@ -73,6 +80,7 @@ mod door;
 mod files;
 mod hints;
 mod inside;
+mod lent;
 mod mutant;
 mod next;
 mod report;

@@ -132,6 +132,8 @@ pub(crate) struct Signals(u64);
 
 impl Signals {
     pub(crate) const ALL: Self = Self(!0);
+    /// All but SIGBUS.
+    pub(crate) const ALL_BUT_FAULTS: Self = Self(!(1 << (libc::SIGBUS - 1)));
 
     /// Those that are blocked now.
     pub(crate) fn of_thread() -> Self {
@@ -149,6 +151,14 @@ impl Signals {
         unsafe { call(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, new as usize, old as usize, 8, 0]) };
         Self(before)
     }
+}
+
+/// Whether a signal has a handler.
+pub(crate) fn has_handler(signal: c_int) -> bool {
+    let mut action = [0_usize; 8]; // the kernel's structure begins with the handler and is shorter
+    // SAFETY: the kernel fills in the structure, with a set of eight bytes.
+    let result = unsafe { call(libc::SYS_rt_sigaction, [signal as usize, 0, action.as_mut_ptr() as usize, 8, 0]) };
+    result == 0 && action[0] != libc::SIG_DFL && action[0] != libc::SIG_IGN
 }
 
 pub(crate) fn errno() -> c_int {

@@ -452,16 +452,20 @@ impl Vfs {
         Ok(is_long?)
     }
 
-    /// Makes durable what was written: it is already, so this only says whether the file system has stopped.
+    /// Makes durable what was written: it is already, but for stores by mappings, and for times of what is lent. Inside of
+    /// [`FileSystem::noting`](tandemfs_fs::FileSystem::noting) it also says how long the data need not be synced again.
     ///
     /// # Errors
     /// `EBADF`; `EIO` if the file system stopped after a failure.
-    pub fn sync(&self, file: &OpenFile) -> Result<()> {
+    pub fn sync(&self, file: &OpenFile, data_only: bool) -> Result<()> {
         file.must_be_a_file()?;
         if self.fs.is_read_only() {
             return Ok(());
         }
-        self.fs.note_times_of_stores(file.inode)?; // lent bytes alone have later times
+        match data_only {
+            true => self.fs.note_synced(file.inode)?,
+            false => self.fs.note_times_of_stores(file.inode)?,
+        }
         Ok(self.fs.sync_mapped(Some(file.inode))?)
     }
 }

@@ -160,6 +160,7 @@ interpose! {
                 // SAFETY: a plain call.
                 return unsafe { super::changes::umask(first as libc::mode_t) }.into();
             }
+            libc::SYS_rt_sigaction if second != 0 => crate::lent::handles(first as c_int),
             libc::SYS_seccomp | libc::SYS_landlock_restrict_self => super::sandboxed(),
             libc::SYS_prctl if first as c_int == libc::PR_SET_SECCOMP => super::sandboxed(),
             // SAFETY: the caller's path.

@@ -146,6 +146,13 @@ fn old_limit(arguments: &Arguments) {
     }
 }
 
+/// A signal gets a handler; sigaction(2) may only ask for the one that there is.
+fn handles(arguments: &Arguments) {
+    if arguments[1] != 0 {
+        crate::lent::handles(arguments[0] as c_int);
+    }
+}
+
 /// prctl(2), by which a process limits the system calls that it may make.
 fn controlled(arguments: &Arguments) {
     if arguments[0] as c_int == libc::PR_SET_SECCOMP {
@@ -363,6 +370,15 @@ before! {
     statfs64: path;
     statvfs: path;
     statvfs64: path;
+    // Faults of lent memory.
+    sigaction: handles;
+    __sigaction: handles;
+    signal: handles;
+    bsd_signal: handles;
+    ssignal: handles;
+    sysv_signal: handles;
+    __sysv_signal: handles;
+    sigset: handles;
     // More code.
     dlopen: loads;
     dlmopen: no_more;
