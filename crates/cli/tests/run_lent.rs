@@ -150,7 +150,7 @@ fn who_does_not_ask_stores_nothing() {
     }
 }
 
-/// [D4]: nobody comes in while a thread is inside of a lease.
+/// [PRL3], [PRL19]: nobody comes in while a thread is inside of a lease.
 #[test]
 fn handlers_that_jump_leave_no_lease_behind() {
     let scene = Scene::new(STORES);
