@@ -250,6 +250,18 @@ fn what_cannot_be_mapped_is_refused() {
     let crossed = file.map(0..4096);
     assert!(matches!(&crossed, Err(Error::Crossed(crossed)) if crossed.why == Why::Cached), "{crossed:?}"); // [MAP4]
     scene.pages.0.store(false, SeqCst);
+    scene.pages.1.store(true, SeqCst);
+    let for_both = OpenOptions::new().read(true).write(true).open(&mount, "f").expect("opened");
+    let crossed = for_both.map_writable(0..4096);
+    assert!(matches!(&crossed, Err(Error::Crossed(crossed)) if crossed.why == Why::Cached), "{crossed:?}"); // [KV9] of `vfs`
+    drop(file.map(0..4096).expect("for loads"));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(2));
+            scene.pages.1.store(false, SeqCst);
+        });
+        drop(for_both.map_writable(0..4096).expect("its end is waited for"));
+    });
     file.map(0..10_000).expect("mapped");
     assert_eq!(scene.server.mappings(), 0, "what was refused is not kept");
     let mount = support::connect(&scene.server, "/proc", &Options { loads: true, ..Options::default() }).expect("let in");
