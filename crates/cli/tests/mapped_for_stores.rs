@@ -97,7 +97,7 @@ fn a_program() {
     }
 }
 
-/// What the mount reads: at once what was stored ([OPN2] of `crates/fuse`).
+/// What the mount reads: at once what was stored ([FOP2] of `crates/fuse`).
 fn is_read(path: &Path, expected: &[u8]) {
     assert!(fs::read(path).expect("read") == expected, "the mount reads what was stored");
 }
@@ -266,7 +266,7 @@ fn the_mount_sees_stores_and_a_mapping_sees_writes() {
     succeeds(&["check", &device]);
 }
 
-/// [OPN1], [OPN3] of `crates/fuse`: what the mount has open is not mapped for stores, and what is mapped for stores is opened past the kernel's cache.
+/// [FOP1], [FOP3] of `crates/fuse`: what the mount has open is not mapped for stores, and what is mapped for stores is opened past the kernel's cache.
 #[test]
 fn a_file_is_mapped_for_stores_or_cached_by_the_mount() {
     let (place, device) = formatted();

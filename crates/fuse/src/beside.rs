@@ -25,7 +25,7 @@
 //!       size first and then at the note misses none. The note stays while anybody has the file, and is of one generation: a number may be
 //!       taken again of which the kernel has known nothing.
 //! [BS11] Where a program has a file mapped for stores, no page of it may stay in the kernel: nobody is told of a store. Nobody has it open by the mount
-//!       but past the cache ([OPN2] of `opens.rs`), so calls see what is stored, and there are no shared mappings. Pages come in by private mappings
+//!       but past the cache ([FOP2] of `opens.rs`), so calls see what is stored, and there are no shared mappings. Pages come in by private mappings
 //!       alone. What a READ brings in is dropped right behind it, by a thread for which nobody waits, as a drop waits for the page, which is locked
 //!       until the reply; until that drop such a mapping may see bytes of the moment before.
 //! [BS12] Such stores are made durable by an fsync of the mount as well: where they have to be flushed, the kernel is not left to answer it.

@@ -80,7 +80,7 @@ pub(crate) struct Door {
     pub(crate) kernel: Kernel,
     /// Files of which the kernel may have pages, if there are clients beside it (`beside.rs`).
     pub(crate) beside: Option<Arc<Noted>>,
-    /// Which files are open, if programs may map them for stores ([OPN1] of `opens.rs`).
+    /// Which files are open, if programs may map them for stores ([FOP1] of `opens.rs`).
     pub(crate) opens: Option<Opens>,
     /// The kernel is to ask for each fsync ([BS12] of `beside.rs`).
     pub(crate) flushes_mapped: bool,

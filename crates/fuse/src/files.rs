@@ -86,7 +86,7 @@ impl Door {
         }
     }
 
-    /// Strict mode needs no OPEN, unless programs may map files for stores ([OPN1] of `opens.rs`): after ENOSYS the kernel opens and closes files by
+    /// Strict mode needs no OPEN, unless programs may map files for stores ([FOP1] of `opens.rs`): after ENOSYS the kernel opens and closes files by
     /// itself and keeps the page cache.
     pub(crate) fn open(&self, request: &Request<'_>, flags: u32, reply: Reply<'_>) {
         match self.mode {

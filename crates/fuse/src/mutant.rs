@@ -18,9 +18,9 @@ pub(crate) enum Mutant {
     GenerationIgnored,
     /// [BS6]: pages that somebody else drops count as dropped.
     DroppingIsSettled,
-    /// [OPN2]: an open is counted when it is known that the file is not mapped.
+    /// [FOP2]: an open is counted when it is known that the file is not mapped.
     OpenCountedLate,
-    /// [OPN3]: the end of an open past the cache ends one that counts.
+    /// [FOP3]: the end of an open past the cache ends one that counts.
     AllReleasesCounted,
     /// [OT1]: READs are not recorded.
     ReadsUnrecorded,

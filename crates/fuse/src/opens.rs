@@ -1,10 +1,10 @@
 //! Which files are open by the mount, where programs may map files for stores past it.
 //!
-//! [OPN1] Such a mount answers OPEN, and so hears of each open, of CREATE too, until its RELEASE, which comes when nobody has the file open or
+//! [FOP1] Such a mount answers OPEN, and so hears of each open, of CREATE too, until its RELEASE, which comes when nobody has the file open or
 //!        mapped by it. It costs a request for each open and each end. Other mounts of this mode answer ENOSYS, and hear of none.
-//! [OPN2] Whoever opens a file is counted first, and then it is asked whether the file is mapped for stores. Whoever maps it makes that known first,
+//! [FOP2] Whoever opens a file is counted first, and then it is asked whether the file is mapped for stores. Whoever maps it makes that known first,
 //!        and then asks whether it is open. So where both come at once the mapping is refused, or the open goes past the kernel's cache, or both.
-//! [OPN3] An open that goes past the cache does not count: its reads and writes are requests, and the kernel refuses to map it for all to see (ENODEV).
+//! [FOP3] An open that goes past the cache does not count: its reads and writes are requests, and the kernel refuses to map it for all to see (ENODEV).
 //!        It stays so until its RELEASE, whether the file is still mapped for stores or not. Pages that a private mapping of it brings in are dropped
 //!        ([BS11] of `beside.rs`).
 
@@ -25,7 +25,7 @@ const PAST_THE_CACHE: u64 = 3;
 pub(crate) struct Opens(Shards<HashMap<InodeNumber, u32>>);
 
 impl Opens {
-    /// A file is opened, with these flags if it is not mapped for stores ([OPN2]).
+    /// A file is opened, with these flags if it is not mapped for stores ([FOP2]).
     pub(crate) fn open(&self, file: InodeNumber, flags: OpenFlags, is_mapped: impl FnOnce() -> bool) -> Opened {
         let count = || *self.0.of(file).lock().entry(file).or_default() += 1;
         let is_late = mutant::on(Mutant::OpenCountedLate);
@@ -47,7 +47,7 @@ impl Opens {
     /// An open has ended.
     pub(crate) fn release(&self, file: InodeNumber, handle: u64) {
         if handle == PAST_THE_CACHE && !mutant::on(Mutant::AllReleasesCounted) {
-            return; // [OPN3]
+            return; // [FOP3]
         }
         let mut files = self.0.of(file).lock();
         let Some(count) = files.get_mut(&file) else { return };
