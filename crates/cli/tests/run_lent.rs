@@ -201,24 +201,28 @@ fn has_acknowledged(directory: &str, last: u64) {
     }
 }
 
-/// What was acknowledged is there when the program, or the daemon, is killed while it stores.
-#[test]
-fn what_was_acknowledged_is_there_after_a_kill() {
+/// Kills a program that acknowledges, or the daemon below it, at several moments, and looks what is there.
+fn killed_again_and_again(part: &str, is_lent: impl Fn(&Scene) -> bool) {
     let mut scene = Scene::new(STORES);
     for round in 0..8_u64 {
         let directory = scene.directory("killed");
         let mut command = scene.under(&["--stores"]);
-        let mut child = command.args([&scene.program, "acknowledges", &directory]).stdout(Stdio::piped()).spawn().expect("run");
+        let mut child = command.args([&scene.program, part, &directory]).stdout(Stdio::piped()).spawn().expect("run");
         let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
         let mut numbers = lines.filter_map(|line| line.parse::<u64>().ok());
         let mut last = numbers.by_ref().take(2000 + 777 * round as usize).last().expect("a number");
+        assert!(is_lent(&scene), "{part}: nothing is lent");
         std::thread::sleep(Duration::from_millis(round * 3));
-        let kills_daemon = round % 2 == 1;
-        if kills_daemon {
-            assert!(scene.count(&["store_leases", "lent"]) > 0, "no lease was used");
+        if round % 2 == 1 {
             let Scene { place, device, mount, program } = scene;
-            mount.kill();
-            last = numbers.last().unwrap_or(last);
+            let unread = std::thread::scope(|scope| {
+                let rest = scope.spawn(|| numbers.last());
+                mount.kill();
+                std::thread::sleep(Duration::from_millis(20));
+                child.kill().expect("killed");
+                rest.join().expect("no panic")
+            });
+            last = unread.unwrap_or(last);
             child.wait().expect("ended");
             let mount = place.mount_device(&device, STORES);
             scene = Scene { place, device, mount, program };
@@ -229,6 +233,36 @@ fn what_was_acknowledged_is_there_after_a_kill() {
         }
         has_acknowledged(&directory, last);
     }
+    scene.end();
+}
+
+/// What was acknowledged is there when the program, or the daemon, is killed while it stores.
+#[test]
+fn what_was_acknowledged_is_there_after_a_kill() {
+    killed_again_and_again("acknowledges", |scene| scene.count(&["store_leases", "lent"]) > 0);
+}
+
+#[test]
+fn what_was_acknowledged_by_a_mapping_is_there_after_a_kill() {
+    killed_again_and_again("maps_acknowledge", |scene| scene.count(&["mappings_for_stores"]) == 1);
+}
+
+/// [PRL20]
+#[test]
+fn what_a_program_maps_is_the_file() {
+    let scene = Scene::new(STORES);
+    let look = || {
+        let of = |path: &[&str]| scene.count(path);
+        assert_eq!((of(&["mappings_for_stores"]), of(&["mappings"])), (1, 2));
+    };
+    assert_eq!(held_against_mount(&scene, "maps", &["--stores"], "", look), Ok(()));
+    let caught = held_against_mount(&scene, "maps", &["--stores"], "MappingsNotInherited", || ());
+    println!("MappingsNotInherited: {caught:?}");
+    assert!(caught.is_err(), "MappingsNotInherited escaped");
+    // By the mount, as ever.
+    let look = || assert_eq!(scene.count(&["mappings"]), 0);
+    assert_eq!(held_against_mount(&scene, "maps", &["--placeholders"], "", look), Ok(()));
+    assert_eq!(held_against_mount(&scene, "maps", &["--stores", "--real"], "", || ()), Ok(()));
     scene.end();
 }
 

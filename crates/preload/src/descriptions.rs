@@ -255,7 +255,8 @@ pub(crate) fn is_of_mount(inode: u64) -> bool {
     locked(&FILES_OF_MOUNT).contains(&inode)
 }
 
-fn leave_to_mount(inode: u64) {
+/// Only the mount opens a file from now on.
+pub(crate) fn leave_to_mount(inode: u64) {
     let mut files = locked(&FILES_OF_MOUNT);
     if files.contains(&inode) {
         return;
@@ -393,6 +394,20 @@ fn description(number: c_int) -> Option<Arc<Description>> {
 
 /// A call by a placeholder; none if the number is none, or is real now: then the kernel serves the call.
 pub(crate) fn by<T>(call: Call, number: c_int, work: impl FnOnce(&Description) -> Result<T>) -> Option<std::result::Result<T, Errno>> {
+    if !is_taken(number) {
+        return None;
+    }
+    let _within = Within::enter()?;
+    let description = description(number)?;
+    answered(call, &[number], work(&description))
+}
+
+/// As [`by`], for work that keeps the description.
+pub(crate) fn by_shared<T>(
+    call: Call,
+    number: c_int,
+    work: impl FnOnce(&Arc<Description>) -> Result<T>,
+) -> Option<std::result::Result<T, Errno>> {
     if !is_taken(number) {
         return None;
     }

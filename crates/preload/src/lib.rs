@@ -65,6 +65,12 @@
 //!       it, so there it is blocked, and such a fault ends the program (`lent.rs`). The leases of a file end with its description when that is closed or
 //!       becomes real, and before, as any lease, with a call by the mount for their bytes.
 //!
+//! [PRL20] *What is mapped by the door is mapped as the kernel would, or is the kernel's* (`mappings.rs`). With `tandemfs run --stores` a shared mapping of a
+//!       placeholder is one of the file's own pages, where it ends within the file's last page. Calls on such addresses are the file's, not
+//!       the drive's: none of the kernel's reaches its memory zone but accesses, and protection. One for loads becomes the mount's, at its place, before a fork, where it is
+//!       to be stored to or moved, and before the connection ends; one for stores stays, in children as well. It keeps its description open, as
+//!       the kernel does.
+//!
 //! A panic ends the program with its sentence, as it does at every `extern "C"` function.
 //!
 //! *Architecture invariant:* only the functions of `symbols` are exported; what an operation does is not known here.
@@ -81,6 +87,7 @@ mod files;
 mod hints;
 mod inside;
 mod lent;
+mod mappings;
 mod mutant;
 mod next;
 mod report;

@@ -62,6 +62,8 @@ pub(crate) enum Mutant {
     SharedKept,
     /// [PRL19]: a fault of lent memory is not mended.
     FaultsBlocked,
+    /// [PRL20]: mappings for loads are not the mount's before a fork.
+    MappingsNotInherited,
 }
 
 #[cfg(feature = "mutants")]
@@ -74,7 +76,7 @@ static SELECTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(
 #[cfg(feature = "mutants")]
 pub(crate) fn select(name: &str) {
     use Mutant::*;
-    const ALL: [Mutant; 27] = [
+    const ALL: [Mutant; 28] = [
         MountpointRemembered,
         DirectoryRemembered,
         IdsRemembered,
@@ -102,6 +104,7 @@ pub(crate) fn select(name: &str) {
         StreamRestarted,
         SharedKept,
         FaultsBlocked,
+        MappingsNotInherited,
     ];
     let Some(mutant) = ALL.into_iter().find(|mutant| format!("{mutant:?}") == name) else { panic!("{name}: no such bug") };
     SELECTED.store(mutant as u8, std::sync::atomic::Ordering::SeqCst);

@@ -180,6 +180,143 @@ static void overwrites(void) {
     }
 }
 
+/* Mappings: stores, loads, and what is done with addresses and files meanwhile. */
+static unsigned char *mapped(int file, int protection, size_t bytes, off_t offset) {
+    unsigned char *start = mmap(NULL, bytes, protection, MAP_SHARED, file, offset);
+    CHECK(start != MAP_FAILED);
+    return start;
+}
+
+static void change(unsigned char *at, int file, int rounds) {
+    for (int round = 0; round < rounds; round++) {
+        size_t from = below(size), count = 1 + below(3000);
+        if (count > size - from) count = size - from;
+        fill(count);
+        if (round % 3) memcpy(at + from, bytes, count);
+        else CHECK(pwrite(file, bytes, count, from) == (ssize_t)count);
+        memcpy(model + from, bytes, count);
+        if (round % 5 == 0) CHECK(pread(file, found, count, from) == (ssize_t)count && !memcmp(found, bytes, count));
+        if (round % 7 == 0) CHECK(msync(at + from / PAGE * PAGE, count + from % PAGE, MS_SYNC) == 0);
+        CHECK(!memcmp(at + from, bytes, count));
+    }
+    CHECK(!memcmp(at, model, size));
+}
+
+static int again(const char *name, int flags) {
+    int file = open(name, flags);
+    CHECK(file >= 0);
+    return file;
+}
+
+static void maps(void) {
+    enum { BOTH = PROT_READ | PROT_WRITE };
+    int status, file = open("maps", O_RDWR | O_CREAT, 0644);
+    size = (2 << 20) + 5000;
+    fill(size), memcpy(model, bytes, size);
+    CHECK(file >= 0 && write(file, bytes, size) == (ssize_t)size && close(file) == 0);
+    /* Stores by a mapping and calls. The descriptor may be closed meanwhile. */
+    file = again("maps", O_RDWR);
+    unsigned char *all = mapped(file, BOTH, size, 0), *part = mapped(file, PROT_READ, 5 * PAGE, 2 * PAGE);
+    change(all, file, 300);
+    CHECK(!memcmp(part, model + 2 * PAGE, 5 * PAGE));
+    pause_if_asked();
+    CHECK(msync(all, size, MS_ASYNC) == 0 && fsync(file) == 0 && fdatasync(file) == 0);
+    SAY(msync(all, size, MS_SYNC | MS_ASYNC));
+    SAY(msync(all + 1, 100, MS_SYNC));
+    /* Behind the end, within the last page. */
+    CHECK(all[size] == 0 && all[(size | (PAGE - 1))] == 0);
+    CHECK(close(file) == 0);
+    memcpy(all + 777, "closed", 6), memcpy(model + 777, "closed", 6);
+    file = again("maps", O_RDONLY), same(file), close(file);
+    /* Pages that are given back, and others that are put in their place. */
+    CHECK(munmap(all + 20 * PAGE, 30 * PAGE) == 0 && !memcmp(all, model, 20 * PAGE) && !memcmp(all + 50 * PAGE, model + 50 * PAGE, 100 * PAGE));
+    CHECK(mmap(all + 20 * PAGE, PAGE, BOTH, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == all + 20 * PAGE);
+    CHECK(mmap(all + 60 * PAGE, PAGE, BOTH, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == all + 60 * PAGE && all[60 * PAGE] == 0);
+    memset(all + 60 * PAGE, 9, PAGE);
+    CHECK(all[61 * PAGE] == model[61 * PAGE] && munmap(all, size) == 0 && munmap(part, 5 * PAGE) == 0);
+    file = again("maps", O_RDONLY), same(file), close(file);
+    /* A child. */
+    file = again("maps", O_RDWR), all = mapped(file, BOTH, size, 0);
+    change(all, file, 50);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(!memcmp(all, model, size));
+        memcpy(all + 5000, "child", 5);
+        CHECK(msync(all, size, MS_SYNC) == 0 && munmap(all, size) == 0);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0 && !memcmp(all + 5000, "child", 5));
+    memcpy(model + 5000, "child", 5);
+    CHECK(munmap(all, size) == 0);
+    same(file), close(file);
+    /* The same of a mapping for loads. */
+    file = again("maps", O_RDWR), part = mapped(file, PROT_READ, 10 * PAGE, PAGE);
+    memcpy(model + 2 * PAGE, "written", 7);
+    CHECK(pwrite(file, "written", 7, 2 * PAGE) == 7 && !memcmp(part, model + PAGE, 10 * PAGE));
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) _exit(memcmp(part, model + PAGE, 10 * PAGE) != 0);
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(!memcmp(part, model + PAGE, 10 * PAGE) && munmap(part, 10 * PAGE) == 0 && close(file) == 0);
+    /* In a file of its own, since that one has been the kernel's. */
+    file = open("others", O_RDWR | O_CREAT, 0644);
+    CHECK(file >= 0 && write(file, model, size) == (ssize_t)size && close(file) == 0);
+    file = again("others", O_RDWR), part = mapped(file, PROT_READ, 10 * PAGE, 0);
+    CHECK(mprotect(part, 10 * PAGE, BOTH) == 0 && !memcmp(part, model, 10 * PAGE));
+    memcpy(part + 9, "protected", 9), memcpy(model + 9, "protected", 9);
+    CHECK(msync(part, 10 * PAGE, MS_SYNC) == 0 && munmap(part, 10 * PAGE) == 0);
+    same(file), close(file);
+    /* Sizes. */
+    file = open("sizes", O_RDWR | O_CREAT, 0644);
+    CHECK(file >= 0 && write(file, model, size) == (ssize_t)size && close(file) == 0);
+    file = again("sizes", O_RDWR), all = mapped(file, BOTH, size, 0);
+    size_t large = size + 300000;
+    CHECK(ftruncate(file, large) == 0);
+    unsigned char *moved = mremap(all, size, large, MREMAP_MAYMOVE);
+    CHECK(moved != MAP_FAILED && !memcmp(moved, model, size) && moved[size] == 0 && moved[large - 1] == 0);
+    memset(model + size, 0, large - size), size = large;
+    change(moved, file, 50);
+    CHECK(mremap(moved, size, 100 * PAGE, 0) == moved && !memcmp(moved, model, 100 * PAGE));
+    CHECK(madvise(moved, 100 * PAGE, MADV_DONTNEED) == 0 && !memcmp(moved, model, 100 * PAGE));
+    CHECK(madvise(moved + 3 * PAGE, 4 * PAGE, MADV_REMOVE) == 0);
+    memset(model + 3 * PAGE, 0, 4 * PAGE);
+    CHECK(!memcmp(moved, model, 100 * PAGE));
+    same(file);
+    /* A file without a name, that is not open any more. */
+    CHECK(unlink("sizes") == 0 && close(file) == 0);
+    memset(moved, 5, 100 * PAGE);
+    CHECK(moved[99 * PAGE] == 5 && munmap(moved, 100 * PAGE) == 0);
+    /* What is the kernel's. */
+    file = again("maps", O_RDONLY);
+    SAY(mmap(NULL, PAGE, BOTH, MAP_SHARED, file, 0) == MAP_FAILED);
+    SAY(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, file, 100) == MAP_FAILED);
+    SAY(mmap(NULL, 0, PROT_READ, MAP_SHARED, file, 0) == MAP_FAILED);
+    unsigned char *private = mmap(NULL, PAGE, BOTH, MAP_PRIVATE, file, 0);
+    CHECK(private != MAP_FAILED && pread(file, found, 100, 0) == 100 && !memcmp(private, found, 100) && munmap(private, PAGE) == 0 && close(file) == 0);
+    file = again("maps", O_RDWR), all = mapped(file, BOTH, 8 << 20, 0);
+    all[4096] = 1;
+    CHECK(munmap(all, 8 << 20) == 0 && close(file) == 0);
+}
+
+/* Stores that are durable when msync has returned, said one by one. */
+static void maps_acknowledge(void) {
+    enum { PAGES = 300 };
+    int file = open("acknowledged", O_RDWR | O_CREAT, 0644);
+    uint64_t last = 0;
+    memset(bytes, 0, PAGES * PAGE);
+    if (lseek(file, 0, SEEK_END) == 0) CHECK(write(file, bytes, PAGES * PAGE) == PAGES * PAGE && fsync(file) == 0);
+    CHECK(close(file) == 0 && (file = open("acknowledged", O_RDWR)) >= 0);
+    uint64_t *all = (uint64_t *)mapped(file, PROT_READ | PROT_WRITE, PAGES * PAGE, 0);
+    for (int page = 0; page < PAGES; page++) if (all[page * PAGE / 8] > last) last = all[page * PAGE / 8];
+    for (;;) {
+        uint64_t *page = all + ++last % PAGES * PAGE / 8;
+        for (unsigned index = 0; index < PAGE / 8; index++) page[index] = last;
+        CHECK(msync(page, PAGE, MS_SYNC) == 0);
+        dprintf(1, "%llu\n", (unsigned long long)last);
+    }
+}
+
 /* Signals whose handler jumps, while a file is overwritten. */
 static sigjmp_buf back;
 static volatile sig_atomic_t jumped;
@@ -289,6 +426,7 @@ int main(int count, char **words) {
     CHECK(count == 3 && chdir(words[2]) == 0);
     const struct { const char *name; void (*run)(void); } all[] = {
         {"overwrites", overwrites}, {"jumps", jumps}, {"acknowledges", acknowledges}, {"faults", faults}, {"cost", cost},
+        {"maps", maps}, {"maps_acknowledge", maps_acknowledge},
     };
     for (unsigned index = 0; index < sizeof all / sizeof *all; index++)
         if (!strcmp(all[index].name, words[1])) { all[index].run(); printf("done\n"); return 0; }
