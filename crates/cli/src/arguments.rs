@@ -334,7 +334,7 @@ pub struct RunArguments {
     #[arg(long)]
     pub placeholders: bool,
     /// Let the program store to the drive's memory itself where that is lent (mount options direct_stores=GROUP and relaxed): overwrites of files in the
-    /// memory zone need no call of the daemon then. A stray store of the program can destroy the file system, and while it runs the device cannot be mounted
+    /// memory zone need no call of the daemon then, and shared mappings are of their own pages. A stray store of the program can destroy the file system, and while it runs the device cannot be mounted
     /// again after the daemon's end.
     #[arg(long)]
     pub stores: bool,

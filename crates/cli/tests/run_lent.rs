@@ -27,14 +27,17 @@ struct Scene {
 
 impl Scene {
     fn new(options: &str) -> Self {
-        let place = Place::empty();
+        Self::of(Place::empty(), 96 << 20, options)
+    }
+
+    fn of(place: Place, bytes: u64, options: &str) -> Self {
         let memory = place.path("memory");
-        fs::File::create(&memory).and_then(|file| file.set_len(96 << 20)).expect("a file");
+        fs::File::create(&memory).and_then(|file| file.set_len(bytes)).expect("a file");
         let device = format!("memory={memory}");
         succeeds(&["mkfs", &device]);
         let mount = place.mount_device(&device, options);
         let program = place.path("lent");
-        let compiled = run(Command::new("cc").args(["-O1", "-o", &program, SOURCE]));
+        let compiled = run(Command::new("cc").args(["-O1", "-pthread", "-o", &program, SOURCE]));
         assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
         Self { place, device, mount, program }
     }
@@ -266,6 +269,55 @@ fn what_a_program_maps_is_the_file() {
     scene.end();
 }
 
+/// Nobody waits for ever, and every child has the mappings that are inherited.
+#[test]
+fn threads_map_beside_forks() {
+    let scene = Scene::new(STORES);
+    for options in [&["--stores"][..], &["--stores", "--real"]] {
+        assert_eq!(held_against_mount(&scene, "maps_threads", options, "", || ()), Ok(()), "{options:?}");
+    }
+    scene.end();
+}
+
+/// Programs of Debian that map their files: the same output and the same files by both ways.
+const SCRIPT: &str = r#"
+set -eu
+sqlite3 db 'pragma journal_mode=delete; create table t(a integer primary key, b); with recursive n(i) as (select 1 union all select i + 1 from n where i < 3000) insert into t select i, hex(i * 7919) || printf("%0200d", i) from n; select count(*), sum(length(b)) from t;'
+sqlite3 db 'pragma mmap_size=268435456; select count(*), sum(length(b)) from t; update t set b = a || b where a % 3 = 0; select sum(length(b)) from t; insert into t select a + 10000, b from t; delete from t where a % 5 = 0; select count(*), sum(a), sum(length(b)) from t; pragma integrity_check; vacuum; select count(*) from t; pragma integrity_check;'
+sqlite3 db 'pragma mmap_size=268435456; pragma journal_mode=wal; update t set b = b || a; pragma wal_checkpoint(truncate); select sum(length(b)) from t; pragma integrity_check;' | grep -v '^0|'
+if command -v mdb_load > /dev/null; then
+    (printf 'VERSION=3\nformat=print\ntype=btree\nmapsize=10485760\nHEADER=END\n'; for n in $(seq 1 2000); do printf ' key%05d\n value %d\n' $n $((n * n)); done; echo DATA=END) > dump
+    mkdir lmdb; mdb_load -f dump lmdb; mdb_stat -e lmdb | grep -v Number; mdb_dump lmdb | md5sum
+fi
+python3 -c '
+import mmap, os
+f = open("m", "w+b"); f.truncate(1 << 20); f.close()
+f = open("m", "r+b"); m = mmap.mmap(f.fileno(), 0)
+for n in range(0, 1 << 20, 4096): m[n:n + 8] = n.to_bytes(8, "little")
+m.flush(); m.resize(3 << 20); m[2 << 20] = 7; m.move(100, 4096, 5000); m.flush(4096, 8192); print(len(m), m.find(b"\x07", 2 << 20))
+if os.fork() == 0: m[9] = 3; m.flush(); os._exit(0)
+os.wait(); print(m[9]); m.close(); print(os.path.getsize("m"))'
+"#;
+
+#[test]
+fn programs_that_map_their_files_do_the_same() {
+    let scene = Scene::new(STORES);
+    let (first, second) = (scene.directory("mount"), scene.directory("door"));
+    let mount = run(Command::new("bash").args(["-c", SCRIPT]).current_dir(&first));
+    let door = run(scene.under(&["--stores", "--report"]).args(["bash", "-c", SCRIPT]).current_dir(&second));
+    let (said, errors) = (String::from_utf8_lossy(&door.stdout), String::from_utf8_lossy(&door.stderr));
+    assert!(mount.status.success() && door.status.success(), "{said} {errors} {}", String::from_utf8_lossy(&mount.stderr));
+    assert_eq!(said, String::from_utf8_lossy(&mount.stdout));
+    let by_door = errors.lines().any(|line| line.starts_with("tandemfs: mmap ") && line.ends_with("door"));
+    assert!(by_door, "{errors}");
+    let left = |directory: &str| {
+        let output = run(Command::new("sh").args(["-c", "sqlite3 db .dump | md5sum; cksum m"]).current_dir(directory));
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    assert_eq!(left(&second), left(&first));
+    scene.end();
+}
+
 /// How long durable overwrites and reads of 4 KiB take by the mount, by requests and by lent memory, in turns.
 #[test]
 #[ignore = "a measurement"]
@@ -287,4 +339,26 @@ fn cost() {
         }
     }
     scene.end();
+}
+
+/// Page faults of a mapped gigabyte by the mount and by the drive's own pages, on memory of huge pages.
+#[test]
+#[ignore = "a measurement"]
+fn page_faults() {
+    let memory = tempfile::tempdir().expect("a directory");
+    let path = memory.path().to_str().expect("UTF-8");
+    assert!(run(Command::new("mount").args(["-t", "tmpfs", "-o", "huge=always,size=1700M", "tmpfs", path])).status.success());
+    let scene = Scene::of(Place::empty_in(memory.path()), 1500 << 20, STORES);
+    let directory = scene.directory("faults");
+    for _ in 0..3 {
+        for (name, mut command) in [("mount", Command::new(&scene.program)), ("mapped", scene.under(&["--stores"]))] {
+            if name == "mapped" {
+                command.arg(&scene.program);
+            }
+            let output = run(command.args(["page_faults", &directory]));
+            println!("{name}:\n{}", String::from_utf8_lossy(&output.stdout));
+        }
+    }
+    scene.end();
+    assert!(run(Command::new("umount").arg("-l").arg(path)).status.success());
 }

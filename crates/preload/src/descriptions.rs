@@ -1,8 +1,8 @@
 //! Open files of the door under numbers that the kernel knows as placeholders ([PRL12]–[PRL15] of `lib.rs`).
 //!
 //! A placeholder is a descriptor that can do nothing: O_PATH of the symbolic link `/proc/self`. A call that was missed fails (EBADF, ELOOP,
-//! ENOTDIR) and reaches no file. Behind it is a description, which has the open file of the door and the offset. Each description has one
-//! number: what would share it makes it real before.
+//! ENOTDIR) and reaches no file. Behind it is a description, which has the open file of the door and the offset. Numbers that `dup` and F_DUPFD
+//! give share a description; what else would share it makes it real before.
 
 use std::ffi::{CStr, CString, c_int};
 use std::os::fd::{IntoRawFd, OwnedFd};
@@ -308,10 +308,10 @@ fn enter(number: Reserved, description: Arc<Description>) -> c_int {
     taken
 }
 
-/// Another number for a directory, as dup(2) and F_DUPFD give it by their call of the kernel: it shares the description. None if the mount
+/// Another number, as dup(2) and F_DUPFD give it by their call of the kernel: it shares the description. None if the mount
 /// has to do it.
 pub(crate) fn share(number: c_int, duplicate: impl FnOnce() -> isize) -> Option<std::result::Result<c_int, Errno>> {
-    if !is_directory(number) {
+    if !is_taken(number) {
         return None;
     }
     let _within = Within::enter()?;
@@ -416,7 +416,7 @@ pub(crate) fn by_shared<T>(
     answered(call, &[number], work(&description))
 }
 
-/// As [`by`], of two different numbers, which become real together.
+/// As [`by`], of two different descriptions, which become real together.
 pub(crate) fn by_two<T>(
     call: Call,
     numbers: [c_int; 2],
@@ -427,6 +427,9 @@ pub(crate) fn by_two<T>(
     }
     let _within = Within::enter()?;
     let (first, second) = (description(numbers[0])?, description(numbers[1])?);
+    if Arc::ptr_eq(&first, &second) {
+        return None; // its offset is one
+    }
     answered(call, &numbers, work(&first, &second))
 }
 

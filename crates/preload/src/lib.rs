@@ -45,7 +45,7 @@
 //! [PRL13] *Who gets a descriptor gets a real one.* Before a fork, another program, a message, a duplicate, and every call that is not served here,
 //!       a placeholder becomes a descriptor of the mount under the same number, with access, flags, offset and close-on-exec of before; the
 //!       daemon has the file opened, also one without a name, by what the open file of the door may do, whatever its mode is now. Threads that
-//!       work on it finish first. The description ends with that, so the offset has one owner. A directory's descriptor may be duplicated:
+//!       work on it finish first. The description ends with that, so the offset has one owner. A descriptor may be duplicated by `dup` and F_DUPFD:
 //!       the numbers share one description, and become real together, by one descriptor.
 //! [PRL14] *What the kernel has more of than bytes goes one way.* When a file is mapped, locked (`fcntl`) or sent, all descriptors of it in this process
 //!       become real, and it is opened by the mount from then on: the kernel then knows its size, and closing ends its locks.

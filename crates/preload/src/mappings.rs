@@ -166,26 +166,44 @@ fn with<T>(range: &Range<usize>, work: impl FnOnce(&mut [&mut Entry]) -> T) -> O
     Some(done)
 }
 
-/// mmap(2) of a placeholder; none if the mount has to do it.
-pub(crate) fn map(
-    number: c_int,
+/// What is asked of mmap(2), where the door may do it.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    offset: u64,
     bytes: usize,
-    (protection, flags): (c_int, c_int),
-    offset: i64,
-) -> Option<std::result::Result<usize, Errno>> {
-    settings::get().filter(|settings| settings.stores)?;
-    let is_of_memory = matches!(protection & !libc::PROT_WRITE, libc::PROT_READ) && flags & !IGNORED == libc::MAP_SHARED;
-    let offset = u64::try_from(offset).ok().filter(|offset| offset.is_multiple_of(PAGE as u64))?;
-    if !is_of_memory || bytes == 0 {
-        return None;
+    stores: bool,
+}
+
+impl Wanted {
+    pub(crate) fn of(bytes: usize, (protection, flags): (c_int, c_int), offset: i64) -> Option<Self> {
+        settings::get().filter(|settings| settings.stores)?;
+        let is_of_memory = protection & !libc::PROT_WRITE == libc::PROT_READ && flags & !IGNORED == libc::MAP_SHARED;
+        let offset = u64::try_from(offset).ok().filter(|offset| offset.is_multiple_of(PAGE as u64))?;
+        (is_of_memory && bytes > 0).then_some(Self { offset, bytes, stores: protection & libc::PROT_WRITE != 0 })
     }
+}
+
+/// mmap(2) of a placeholder; none if the mount has to do it.
+pub(crate) fn map(number: c_int, wanted: Wanted) -> Option<std::result::Result<usize, Errno>> {
     descriptions::by_shared(Call::Map, number, |open| {
         open.must_be_a_file()?;
-        map_of(open, offset, bytes, protection & libc::PROT_WRITE != 0)
+        map_of(open, wanted)
     })
 }
 
-fn map_of(open: &Arc<Description>, offset: u64, bytes: usize, stores: bool) -> Result<usize> {
+/// mmap(2) of a descriptor of the kernel's which refuses it, perhaps since this process has the file mapped for stores: by the description of that
+/// mapping, with the rights of both.
+pub(crate) fn map_again(number: c_int, wanted: Wanted) -> Option<usize> {
+    let _within = Within::enter()?;
+    let inode = settings::get()?.mount.known(number)?.stx_ino;
+    let access = sys::file_flags(number)? & libc::O_ACCMODE;
+    let may = access == libc::O_RDWR || access == libc::O_RDONLY && !wanted.stores;
+    let is_its = |open: &Arc<Description>| may && open.inode() == inode;
+    let open = Locked::lock()?.entries().iter().find_map(|entry| entry.open.clone().filter(is_its))?;
+    map_of(&open, wanted).ok()
+}
+
+fn map_of(open: &Arc<Description>, Wanted { offset, bytes, stores }: Wanted) -> Result<usize> {
     let (reads, writes) = open.rights();
     let size = open.file.attributes()?.size_bytes;
     let Some(end) = offset.checked_add(bytes as u64).map(|end| end.min(size)) else { return left() };
@@ -269,8 +287,11 @@ pub(crate) fn remap(start: usize, (bytes, new_bytes): (usize, usize), flags: c_i
         _ => None,
     })?;
     if let Some((open, offset, stores)) = found {
-        let _within = Within::enter()?;
-        if let Ok(moved) = map_of(&open, offset, new_bytes, stores) {
+        let within = Within::enter()?;
+        let moved = map_of(&open, Wanted { offset, bytes: new_bytes, stores });
+        drop(open);
+        drop(within); // nobody enters twice
+        if let Ok(moved) = moved {
             unmap(start, bytes, |_, _| 0);
             return Some(Moved::To(moved));
         }

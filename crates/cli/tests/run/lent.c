@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/uio.h>
@@ -98,10 +100,19 @@ static void overwrites(void) {
                 CHECK(pread(file, model, size, 0) == (ssize_t)size);
                 break;
             }
-            case 1:
+            case 1: {
                 CHECK((other = dup(file)) >= 0);
-                overwrite(other, 100), same(file), overwrite(file, 100), same(other), close(other);
+                overwrite(other, 100), same(file), overwrite(file, 100), same(other);
+                CHECK(lseek(file, 77, SEEK_SET) == 77 && lseek(other, 0, SEEK_CUR) == 77 && write(other, "both", 4) == 4);
+                memcpy(model + 77, "both", 4);
+                CHECK(lseek(file, 0, SEEK_CUR) == 81);
+                loff_t from = 4096, to = 9000;
+                CHECK(copy_file_range(file, &from, other, &to, 1000, 0) == 1000);
+                memcpy(model + 9000, model + 4096, 1000);
+                same(other);
+                CHECK(close(other) == 0);
                 break;
+            }
             case 2:
                 CHECK((other = open("file", O_WRONLY | O_APPEND)) >= 0);
                 fill(3000);
@@ -248,10 +259,16 @@ static void maps(void) {
     }
     CHECK(waitpid(child, &status, 0) == child && status == 0 && !memcmp(all + 5000, "child", 5));
     memcpy(model + 5000, "child", 5);
-    CHECK(munmap(all, size) == 0);
+    part = mapped(file, PROT_READ, 5 * PAGE, PAGE);
+    unsigned char *twice = mapped(file, BOTH, size, 0);
+    memcpy(twice + 6000, "twice", 5), memcpy(model + 6000, "twice", 5);
+    CHECK(!memcmp(part, model + PAGE, 5 * PAGE) && !memcmp(all, model, size));
+    CHECK(munmap(twice, size) == 0 && munmap(part, 5 * PAGE) == 0 && munmap(all, size) == 0);
     same(file), close(file);
-    /* The same of a mapping for loads. */
-    file = again("maps", O_RDWR), part = mapped(file, PROT_READ, 10 * PAGE, PAGE);
+    /* The same of a mapping for loads, in a file of its own, since that one has been the kernel's. */
+    file = open("loads", O_RDWR | O_CREAT, 0644);
+    CHECK(file >= 0 && write(file, model, size) == (ssize_t)size && close(file) == 0);
+    file = again("loads", O_RDWR), part = mapped(file, PROT_READ, 10 * PAGE, PAGE);
     memcpy(model + 2 * PAGE, "written", 7);
     CHECK(pwrite(file, "written", 7, 2 * PAGE) == 7 && !memcmp(part, model + PAGE, 10 * PAGE));
     child = fork();
@@ -259,7 +276,6 @@ static void maps(void) {
     if (child == 0) _exit(memcmp(part, model + PAGE, 10 * PAGE) != 0);
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     CHECK(!memcmp(part, model + PAGE, 10 * PAGE) && munmap(part, 10 * PAGE) == 0 && close(file) == 0);
-    /* In a file of its own, since that one has been the kernel's. */
     file = open("others", O_RDWR | O_CREAT, 0644);
     CHECK(file >= 0 && write(file, model, size) == (ssize_t)size && close(file) == 0);
     file = again("others", O_RDWR), part = mapped(file, PROT_READ, 10 * PAGE, 0);
@@ -297,6 +313,41 @@ static void maps(void) {
     file = again("maps", O_RDWR), all = mapped(file, BOTH, 8 << 20, 0);
     all[4096] = 1;
     CHECK(munmap(all, 8 << 20) == 0 && close(file) == 0);
+}
+
+/* Threads that map and unmap, beside forks. */
+static void *map_and_unmap(void *which) {
+    char name[20];
+    snprintf(name, sizeof name, "of%ld", (long)which);
+    for (int round = 0; round < 60; round++) {
+        int file = open(name, O_RDWR | O_CREAT, 0644);
+        CHECK(file >= 0 && (round || ftruncate(file, 20 * PAGE) == 0));
+        unsigned char *all = mapped(file, PROT_READ | PROT_WRITE, 20 * PAGE, 0), *part = mapped(file, PROT_READ, 4 * PAGE, 0);
+        memset(all, round, 10 * PAGE);
+        CHECK(part[0] == (unsigned char)round && part[4 * PAGE - 1] == (unsigned char)round && msync(all, 10 * PAGE, MS_SYNC) == 0);
+        CHECK(munmap(all + 3 * PAGE, 5 * PAGE) == 0 && all[9 * PAGE] == (unsigned char)round);
+        CHECK(mprotect(all, PAGE, PROT_READ) == 0 && munmap(all, 3 * PAGE) == 0 && munmap(all + 8 * PAGE, 12 * PAGE) == 0 && munmap(part, 4 * PAGE) == 0);
+        unsigned char byte;
+        CHECK(pread(file, &byte, 1, 9 * PAGE) == 1 && byte == (unsigned char)round && close(file) == 0);
+    }
+    return NULL;
+}
+
+static void maps_threads(void) {
+    pthread_t threads[4];
+    int file = open("common", O_RDWR | O_CREAT, 0644), status;
+    CHECK(file >= 0 && ftruncate(file, 30 * PAGE) == 0);
+    unsigned char *common = mapped(file, PROT_READ | PROT_WRITE, 30 * PAGE, 0);
+    for (long which = 0; which < 4; which++) CHECK(pthread_create(&threads[which], NULL, map_and_unmap, (void *)which) == 0);
+    for (int number = 0; number < 25; number++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) { common[number * PAGE] = 1 + number; _exit(msync(common, 30 * PAGE, MS_SYNC)); }
+        CHECK(waitpid(child, &status, 0) == child && status == 0 && common[number * PAGE] == 1 + number);
+    }
+    for (int which = 0; which < 4; which++) CHECK(pthread_join(threads[which], NULL) == 0);
+    pause_if_asked();
+    CHECK(munmap(common, 30 * PAGE) == 0 && close(file) == 0);
 }
 
 /* Stores that are durable when msync has returned, said one by one. */
@@ -422,11 +473,38 @@ static void cost(void) {
     }
 }
 
+/* Page faults and time of a mapped gigabyte: a store to each page, and then a pass over all of it. */
+static long faulted(void) {
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    return used.ru_minflt + used.ru_majflt;
+}
+
+static void page_faults(void) {
+    size_t length = 1 << 30;
+    int file = open("large", O_RDWR | O_CREAT, 0644);
+    CHECK(file >= 0 && fallocate(file, 0, 0, length) == 0 && close(file) == 0 && (file = open("large", O_RDWR)) >= 0);
+    double begun = seconds();
+    unsigned char *all = mapped(file, PROT_READ | PROT_WRITE, length, 0);
+    printf("map: %.0f us\n", (seconds() - begun) * 1e6);
+    long before = faulted();
+    begun = seconds();
+    for (size_t at = 0; at < length; at += PAGE) all[at] = 1;
+    printf("a store to each page: %ld faults, %.3f s\n", faulted() - before, seconds() - begun);
+    before = faulted(), begun = seconds();
+    memset(all, 2, length);
+    printf("stores to all of it: %ld faults, %.2f GB/s\n", faulted() - before, length / (seconds() - begun) / 1e9);
+    begun = seconds();
+    CHECK(msync(all, length, MS_SYNC) == 0);
+    printf("msync: %.0f us\n", (seconds() - begun) * 1e6);
+    CHECK(munmap(all, length) == 0 && close(file) == 0 && unlink("large") == 0);
+}
+
 int main(int count, char **words) {
     CHECK(count == 3 && chdir(words[2]) == 0);
     const struct { const char *name; void (*run)(void); } all[] = {
         {"overwrites", overwrites}, {"jumps", jumps}, {"acknowledges", acknowledges}, {"faults", faults}, {"cost", cost},
-        {"maps", maps}, {"maps_acknowledge", maps_acknowledge},
+        {"maps", maps}, {"maps_threads", maps_threads}, {"page_faults", page_faults}, {"maps_acknowledge", maps_acknowledge},
     };
     for (unsigned index = 0; index < sizeof all / sizeof *all; index++)
         if (!strcmp(all[index].name, words[1])) { all[index].run(); printf("done\n"); return 0; }

@@ -176,7 +176,7 @@ interpose! {
     }
 }
 
-/// A directory's number gets another one, by a call of the kernel with its further arguments.
+/// A placeholder gets another number, by a call of the kernel with its further arguments.
 fn duplicated(old: c_int, [number, command, least]: [usize; 3]) -> Option<c_int> {
     // SAFETY: a call on descriptors.
     let copy = descriptions::share(old, || unsafe { sys::call(number as c_long, [old as usize, command, least, 0, 0]) })?;

@@ -5,8 +5,9 @@ use std::ffi::{c_int, c_long};
 use tandemfs_client::Errno;
 
 use super::{refused, returned};
-use crate::mappings::{self, Moved};
+use crate::mappings::{self, Moved, Wanted};
 use crate::next::interpose;
+use crate::sys;
 
 pub(super) use mappings::are_there;
 
@@ -19,10 +20,14 @@ fn map(
     next: impl Fn() -> isize,
 ) -> isize {
     if flags & libc::MAP_ANONYMOUS == 0 {
-        if let Some(mapped) = mappings::map(descriptor, bytes, (protection, flags), offset) {
+        let wanted = Wanted::of(bytes, (protection, flags), offset);
+        if let Some(mapped) = wanted.and_then(|wanted| mappings::map(descriptor, wanted)) {
             return mapped.map_or_else(refused, |start| start as isize);
         }
         super::used_by_kernel(descriptor);
+        if let Some(wanted) = wanted.filter(|_| are_there()) {
+            return or_again(descriptor, wanted, next);
+        }
     }
     if flags & libc::MAP_FIXED != 0 && mappings::touches(start, bytes) {
         return mappings::covered(start, bytes, &next).unwrap_or_else(next);
@@ -30,8 +35,27 @@ fn map(
     next()
 }
 
+/// A mapping by the kernel, or a further one of what this process has mapped.
+fn or_again(descriptor: c_int, wanted: Wanted, next: impl Fn() -> isize) -> isize {
+    let errno = sys::errno();
+    match next() {
+        -1 if sys::errno() == libc::ENODEV => match mappings::map_again(descriptor, wanted) {
+            Some(start) => {
+                sys::set_errno(errno);
+                start as isize
+            }
+            None => refused(Errno::NODEV),
+        },
+        result => result,
+    }
+}
+
 fn remap(start: usize, (bytes, new_bytes): (usize, usize), flags: c_int, target: usize, next: impl Fn() -> isize) -> isize {
-    if bytes > 0 && mappings::touches(start, bytes) {
+    // No bytes: another mapping of what lies there, which would go on in the drive.
+    if bytes == 0 && mappings::touches(start, 1) {
+        return refused(Errno::INVAL);
+    }
+    if mappings::touches(start, bytes) {
         match mappings::remap(start, (bytes, new_bytes), flags) {
             Some(Moved::To(moved)) => return moved as isize,
             Some(Moved::Refused(error)) => return refused(error),
@@ -80,7 +104,7 @@ interpose! {
             return next();
         }
         // SAFETY: parts of what the caller unmaps.
-        mappings::unmap(start, bytes, |start, bytes| unsafe { crate::sys::call(libc::SYS_munmap, [start, bytes, 0, 0, 0]) } as c_int).unwrap_or_else(next)
+        mappings::unmap(start, bytes, |start, bytes| unsafe { sys::call(libc::SYS_munmap, [start, bytes, 0, 0, 0]) } as c_int).unwrap_or_else(next)
     }
 
     fn mremap(start: usize, bytes: usize, new_bytes: usize, flags: c_int, target: usize) -> isize, |next| {
