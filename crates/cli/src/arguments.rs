@@ -333,6 +333,11 @@ pub struct RunArguments {
     /// Open files that are written by the door alone where that can be: writes at the offset, fsync and close go by the door as well (default).
     #[arg(long)]
     pub placeholders: bool,
+    /// Let the program store to the drive's memory itself where that is lent (mount options direct_stores=GROUP and relaxed): overwrites of files in the
+    /// memory zone need no call of the daemon then, and shared mappings are of their own pages. A stray store of the program can destroy the file system, and while it runs the device cannot be mounted
+    /// again after the daemon's end.
+    #[arg(long)]
+    pub stores: bool,
     /// Print at the end which calls went which way, and why, to standard error.
     #[arg(long)]
     pub report: bool,

@@ -22,6 +22,7 @@ use crate::umount;
 
 const LIBRARY: &str = "libtandemfs_preload.so";
 const PRELOAD: &str = "LD_PRELOAD";
+const STORES: &str = "TANDEMFS_RUN_STORES";
 const NOT_FOUND: u8 = 127;
 const NOT_RUN: u8 = 126;
 /// Signals of a shell's exit status.
@@ -43,6 +44,10 @@ pub fn run(arguments: &RunArguments) -> Result<u8, Failure> {
         command.env(PRELOAD, preloaded(library));
         command.env("TANDEMFS_RUN_MOUNT", &mount.mountpoint);
         command.env("TANDEMFS_RUN_SOCKET", &door.socket).env("TANDEMFS_RUN_USER", door.user.to_string());
+        match arguments.stores {
+            true => command.env(STORES, "1"),
+            false => command.env_remove(STORES),
+        };
         if arguments.real {
             command.env_remove("TANDEMFS_RUN_PLACEHOLDERS");
         } else {

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::process::{Pid, Signal, kill_process};
 use support::{Place, eventually, fails, pattern, succeeds};
-use tandemfs_client::{File, Mapping, Mount, OpenOptions, Options};
+use tandemfs_client::{Error, File, Mapping, Mount, OpenOptions, Options, Why};
 
 const FILE_BYTES: usize = 2 << 20;
 const ROLE: &str = "TANDEMFS_MAPPED_ROLE";
@@ -97,9 +97,9 @@ fn a_program() {
     }
 }
 
-/// What the mount reads, which may be what it has read before for a moment ([BS11] of `crates/fuse`).
+/// What the mount reads: at once what was stored ([FOP2] of `crates/fuse`).
 fn is_read(path: &Path, expected: &[u8]) {
-    eventually("the mount reads what was stored", || fs::read(path).expect("read") == expected);
+    assert!(fs::read(path).expect("read") == expected, "the mount reads what was stored");
 }
 
 fn mappings(mount: &support::Mount) -> Vec<u64> {
@@ -206,22 +206,22 @@ fn an_fsync_of_the_mount_flushes_what_was_stored() {
     for (options, is_asked) in [("direct=54321,direct_stores=54321", true), ("direct", false)] {
         let mount = place.mount_device(&image, options);
         fs::write(mount.path("file"), pattern(1, FILE_BYTES)).expect("written");
-        let by_mount = fs::File::options().read(true).write(true).open(mount.path("file")).expect("opened");
+        let by_mount = || fs::File::options().read(true).write(true).open(mount.path("file")).expect("opened");
         let counted = || {
             let stats = mount.stats();
             let fsyncs = stats["file_system"]["operations"]["fsync"].as_u64().expect("a number");
             (fsyncs, stats["byte_path"]["flushed_lines"].as_u64().expect("a number"))
         };
-        by_mount.sync_all().expect("durable");
+        by_mount().sync_all().expect("durable");
         let before = counted();
         let client = is_asked.then(|| connected(mount.root()));
         let mapping = client.as_ref().map(|(_, file)| file.map_writable(0..FILE_BYTES as u64).expect("mapped"));
         let mapped = counted();
-        by_mount.sync_all().expect("durable");
+        by_mount().sync_all().expect("durable");
         let after = counted();
         assert_eq!(after.0 - before.0, u64::from(is_asked), "{options}");
         assert!(!is_asked || after.1 - mapped.1 >= FILE_BYTES as u64 / 64, "{options}: {mapped:?}, {after:?}");
-        drop((mapping, client, by_mount));
+        drop((mapping, client));
         mount.unmount();
     }
     succeeds(&["check", &image]);
@@ -262,6 +262,66 @@ fn the_mount_sees_stores_and_a_mapping_sees_writes() {
     drop((mapping, file, client));
     assert!(fs::read(&path).expect("read") == model);
     drop(by_mount);
+    mount.unmount();
+    succeeds(&["check", &device]);
+}
+
+/// [FOP1], [FOP3] of `crates/fuse`: what the mount has open is not mapped for stores, and what is mapped for stores is opened past the kernel's cache.
+#[test]
+fn a_file_is_mapped_for_stores_or_cached_by_the_mount() {
+    let (place, device) = formatted();
+    let mount = place.mount_device(&device, "direct=54321,direct_stores=54321");
+    let path = mount.path("file");
+    fs::write(&path, pattern(1, FILE_BYTES)).expect("written");
+    let (client, file) = connected(mount.root());
+    let map = || file.map_writable(0..FILE_BYTES as u64);
+    let python = |script: &str| {
+        let output = Command::new("python3").args(["-c", script]).arg(&path).output().expect("python3");
+        (String::from_utf8_lossy(&output.stdout).into_owned(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let is_refused = || matches!(map(), Err(Error::Crossed(crossed)) if crossed.why == Why::Cached);
+    let first = fs::File::open(&path).expect("opened");
+    let second = first.try_clone().expect("duplicated");
+    drop(first);
+    assert!(is_refused(), "it is open");
+    drop(second);
+    let made = fs::File::create_new(mount.path("new")).expect("made");
+    made.set_len(8192).expect("sized");
+    let of_new = OpenOptions::new().read(true).write(true).open(&client, "new").expect("opened");
+    assert!(of_new.map_writable(0..8192).is_err(), "the file that was made is open");
+    drop(made);
+    drop(of_new.map_writable(0..8192).expect("mapped"));
+    // A mapping of the mount keeps it open.
+    let mut child = Command::new("python3");
+    let script =
+        "import mmap,sys; f=open(sys.argv[1],'r+b'); m=mmap.mmap(f.fileno(),0); f.close(); print('mapped',flush=True); sys.stdin.read()";
+    let mut child = child.args(["-c", script]).arg(&path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3");
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("read");
+    assert!(line == "mapped\n" && is_refused(), "it is mapped by the mount");
+    drop(child.stdin.take());
+    child.wait().expect("ended");
+    let mapping = map().expect("mapped");
+    let by_mount = fs::File::options().read(true).write(true).open(&path).expect("opened");
+    for word in 0..3000_u64 {
+        let at = 8 * (word % 7000);
+        mapping.store_word(at, word).expect("stored");
+        let mut read = [0; 8];
+        by_mount.read_exact_at(&mut read, at).expect("read");
+        assert_eq!(u64::from_le_bytes(read), word, "a store is read at once");
+        by_mount.write_all_at(&(!word).to_le_bytes(), at).expect("written");
+        mapping.load(at, &mut read).expect("loaded");
+        assert_eq!(u64::from_le_bytes(read), !word, "and a write is loaded");
+    }
+    let (_, shared) = python("import mmap,sys; f=open(sys.argv[1],'r+b'); mmap.mmap(f.fileno(),0)");
+    assert!(shared.contains("[Errno 19]"), "a shared mapping of the mount: {shared}");
+    drop(mapping);
+    // What was opened meanwhile stays past the cache, and does not count.
+    drop(map().expect("mapped"));
+    drop(by_mount);
+    let (said, errors) = python("import mmap,sys; f=open(sys.argv[1],'r+b'); m=mmap.mmap(f.fileno(),0); m[0]=77; m.flush(); print(m[0])");
+    assert_eq!((said.as_str(), errors.as_str()), ("77\n", ""), "with nobody's mapping it is as ever");
+    drop((file, of_new, client));
     mount.unmount();
     succeeds(&["check", &device]);
 }

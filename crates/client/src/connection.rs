@@ -177,6 +177,12 @@ impl Connection {
         self.known.told(&self.ring, question?)
     }
 
+    /// Whether what was seen is so still, and may be said without asking.
+    #[inline]
+    pub(crate) fn is_still_so(&self, seen: &Seen) -> bool {
+        !seen.is_none() && self.ring.is_still_so(seen)
+    }
+
     /// A small read, if it is known.
     #[inline]
     pub(crate) fn read(&self, handle: Handle, offset: u64, into: &mut [u8]) -> Option<usize> {

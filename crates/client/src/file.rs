@@ -4,12 +4,13 @@ use std::ffi::OsString;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
+use parking_lot::RwLock;
 use rustix::fs::OFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 use tandemfs_protocol::{Handle, Operation, Outcome, Place, TimeToSet, Unless, Whence};
-use tandemfs_ring::{Answer, Attributes};
+use tandemfs_ring::{Answer, Attributes, Seen};
 
 use crate::buffer::Buffer;
 use crate::connection::Connection;
@@ -21,6 +22,8 @@ use crate::{Error, Result};
 
 /// Most bytes of a call, as the kernel's limit.
 const CALL_BYTES_MAX: usize = 0x7fff_f000;
+/// Longest overwrite that makes a lease worth asking for ([STR6] of `lent_stores.rs`).
+const OVERWRITE_BYTES_MAX: usize = 64 << 10;
 
 /// An open file. It is closed when it is dropped. An open directory is a place where paths begin: see [`Tree`](crate::Tree).
 ///
@@ -33,6 +36,10 @@ pub struct File {
     /// It may be read.
     reads: bool,
     is_open: AtomicBool,
+    /// It had so many bytes when it was opened, or when this wrote or cut it last: writes inside overwrite, as far as that is known here.
+    end: AtomicU64,
+    /// While this is so, all data of the file are durable ([STR9] of `lent_stores.rs`).
+    synced: RwLock<Seen>,
 }
 
 fn offset_of(offset: u64) -> Result<i64> {
@@ -57,10 +64,11 @@ fn in_pieces(length: usize, mut piece: impl FnMut(usize) -> Result<(usize, usize
 }
 
 impl File {
-    pub(crate) fn new(connection: Arc<Connection>, handle: Handle, flags: i32) -> Self {
+    /// Opened, with so many bytes.
+    pub(crate) fn new(connection: Arc<Connection>, handle: Handle, flags: i32, bytes: u64) -> Self {
         let access = OFlags::from_bits_retain(flags.cast_unsigned()) & OFlags::ACCMODE;
         let reads = access == OFlags::RDONLY || access == OFlags::RDWR;
-        Self { connection, handle, reads, is_open: AtomicBool::new(true) }
+        Self { connection, handle, reads, is_open: AtomicBool::new(true), end: AtomicU64::new(bytes), synced: RwLock::default() }
     }
 
     pub(crate) fn handle(&self) -> Handle {
@@ -113,7 +121,8 @@ impl File {
                 self.connection.known_bytes.keep(self.handle, offset.cast_unsigned(), &into[..moved], length, seen);
             }
             drop(call);
-            if moved > 0 {
+            // Who leaves reads to the mount as soon as its kernel has pages has few for the door.
+            if moved > 0 && !unless.cached {
                 self.connection.was_read(self.handle, offset.cast_unsigned());
             }
             Ok((moved, piece.range.length as usize))
@@ -249,8 +258,10 @@ impl File {
             end = answer.further;
             let moved = Outcome::bytes(&answer, piece.range)? as usize;
             drop(call);
-            if is_plain && moved == asked {
-                self.connection.was_written(self.handle, offset.cast_unsigned(), moved);
+            let reached = offset.cast_unsigned().saturating_add(moved as u64);
+            let is_overwrite = self.end.fetch_max(reached, Relaxed) >= reached || mutant::on(Mutant::GrowthLeased);
+            if is_plain && moved == asked && is_overwrite && moved <= OVERWRITE_BYTES_MAX {
+                self.connection.was_written(self.handle, offset.cast_unsigned(), moved); // [STR6]
             }
             Ok((moved, asked))
         })?;
@@ -270,7 +281,9 @@ impl File {
     /// # Errors
     /// As ftruncate(2).
     pub fn set_length(&self, length: u64) -> Result<()> {
-        self.target().set_length(length)
+        self.target().set_length(length)?;
+        self.end.store(length, Relaxed);
+        Ok(())
     }
 
     /// fsync(2).
@@ -281,12 +294,23 @@ impl File {
         self.send(&Operation::Sync { handle: self.handle, data_only: false }).map(drop)
     }
 
-    /// fdatasync(2).
+    /// fdatasync(2). It is a request where somebody may have written since the last one, but for stores of this connection.
     ///
     /// # Errors
     /// As fdatasync(2).
     pub fn sync_data(&self) -> Result<()> {
-        self.send(&Operation::Sync { handle: self.handle, data_only: true }).map(drop)
+        let is_synced = |seen: &Seen| self.connection.is_still_so(seen) || !seen.is_none() && mutant::on(Mutant::SyncNotCompared);
+        if self.synced.try_read().is_some_and(|seen| is_synced(&seen)) {
+            return Ok(());
+        }
+        let (answer, seen) = self.connection.begin()?.send_and_see(&Operation::Sync { handle: self.handle, data_only: true });
+        answer?;
+        if self.connection.stores()
+            && let Some(mut synced) = self.synced.try_write()
+        {
+            *synced = seen;
+        }
+        Ok(())
     }
 
     /// fallocate(2), with its flags.

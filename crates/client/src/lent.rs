@@ -5,7 +5,8 @@
 //!       between may be anything; nothing of it is looked at. Where they differ the daemon is asked.
 //! [LDS2] The daemon's list is believed as far as it stays inside of the window and the zone ([MSG6] of the protocol). A load that fails (an
 //!       image that was cut short, a poisoned line) is left to the daemon as well, which says what is the matter ([LZ4] of the device layer).
-//! [LDS3] A window is looked up when it is read by requests for the second time. Where it changes more often than it is read, that grows rare:
+//! [LDS3] A window is looked up when it is read by requests for the second time, but for reads that are left to the mount where its kernel has
+//!       pages ([`Unless`](crate::Unless)). Where it changes more often than it is read, that grows rare:
 //!       each look-up that fewer than 16 reads had a use for doubles the requests before the next one, up to 1024.
 //! [LDS4] Bounded: 256 sets of four windows of 1 MiB, made when they are needed; 1.8 MB when all are, in 64 pieces each. Nobody waits, as [KN4]
 //!       of `known.rs` says.

@@ -10,11 +10,15 @@
 //!       have the window within [`WINDOW_WAIT`] asks the daemon, so nothing here waits without an end.
 //! [STR4] Bytes of a leased window are loaded under its lease, by a file that may be read: a request would end it.
 //! [STR5] The daemon's list is believed as far as it stays inside of the window and the zone ([MSG6] of the protocol).
-//! [STR6] A window is asked for when it is written by requests for the fourth time. Where others want it more often than it is written, that
+//! [STR6] A window is asked for when it is overwritten by requests for the fourth time, with at most 64 KiB each. What lets the file grow, as far as this
+//!       client knows its size, does not count: a lease ends with its file and lends no room beyond the end, so files that are written
+//!       once from their start to their end would pay for leases of no use. Where others want it more often than it is written, that
 //!       grows rare: a lease by which fewer than 64 writes were stored doubles the requests before the next one, up to 1024.
 //! [STR7] Bounded: 64 sets of four windows; one with a lease stays until that has ended. The zone is unmapped when a call finds that the connection
 //!       has ended: it keeps the next mount from starting ([SZ2] of the device layer).
 //! [STR8] Nothing is stored behind the end of the daemon, as far as the ring knows: at most 20 ms after it was killed ([VER7] of the ring).
+//! [STR9] `fdatasync` is answered without a request while the version of the file's bytes is that of the last one ([KNW5] of `crates/direct`):
+//!       stores under leases do not raise it, and are durable by [STR2]. `fsync` is a request: times of what was stored are the daemon's.
 
 use std::ops::Range;
 use std::sync::OnceLock;

@@ -75,12 +75,35 @@ pub struct Mapping {
     /// None once it is unmapped.
     mapped: Option<Mapped>,
     length: u64,
-    connection: Arc<Connection>,
+    /// None once it has left its connection.
+    connection: Option<Arc<Connection>>,
 }
 
 impl Mapping {
     pub(crate) fn new(connection: Arc<Connection>, mapped: Mapped, length: u64) -> Self {
-        Self { mapped: Some(mapped), length, connection }
+        Self { mapped: Some(mapped), length, connection: Some(connection) }
+    }
+
+    /// Says that it is gone, where its addresses have been unmapped already, or are used otherwise: unmaps nothing.
+    pub fn replaced(mut self) {
+        if let Some(Mapped { memory, number, .. }) = self.mapped.take() {
+            std::mem::forget(memory);
+            self.tell_end(number);
+        }
+    }
+
+    /// Stays when its connection ends, and does not keep that. The daemon learns of the end of one for stores from the kernel; one for loads
+    /// shows whatever is in its pages later.
+    pub fn leave_connection(&mut self) {
+        self.connection = None;
+    }
+
+    fn tell_end(&self, number: NonZeroU64) {
+        if let Some(connection) = &self.connection
+            && !mutant::on(Mutant::UnmapNotTold)
+        {
+            connection.unmap(number);
+        }
     }
 
     /// Its length in bytes.
@@ -161,9 +184,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         if let Some(Mapped { memory, number, .. }) = self.mapped.take() {
             drop(memory);
-            if !mutant::on(Mutant::UnmapNotTold) {
-                self.connection.unmap(number);
-            }
+            self.tell_end(number);
         }
     }
 }

@@ -32,6 +32,10 @@ pub enum Mutant {
     StoresUnordered,
     /// [STR4]: a file that may not be read is loaded.
     LoadsUnread,
+    /// [STR6]: what lets a file grow counts as an overwrite.
+    GrowthLeased,
+    /// [STR9]: what was synced once counts as synced for ever.
+    SyncNotCompared,
     /// [STR7]: the zone stays mapped when the connection has ended.
     ZoneKept,
     /// [CMP1]: the daemon is not told that a mapping is gone.

@@ -66,7 +66,8 @@ fn opened(tree: &(impl Tree + ?Sized), path: &[u8], flags: i32, mode: u32) -> Re
     }
     let answer = answer?;
     let handle = Handle::of(answer.value).ok_or(Errno::PROTO)?;
-    Ok((File::new(Arc::clone(connection), handle, flags), answer.attributes))
+    let bytes = answer.attributes.as_ref().map_or(0, |found| found.size_bytes);
+    Ok((File::new(Arc::clone(connection), handle, flags, bytes), answer.attributes))
 }
 
 /// Where the paths of a call begin, decided when the program runs.

@@ -227,7 +227,7 @@ impl Call<'_> {
 
     /// [KNW5]
     fn may_be_kept(&self, keeps: Keeps) -> bool {
-        let (Keeps::Bytes(handle) | Keeps::Places(handle)) = keeps else { return true };
+        let (Keeps::Bytes(handle) | Keeps::Places(handle) | Keeps::Synced(handle)) = keeps else { return true };
         let Ok(file) = self.client.handles.get(handle) else { return false };
         let is_shared = self.vfs.leaves_pages(&file).is_err() && !mutant::on(Mutant::KernelPagesKept);
         file.flags() & libc::O_DIRECT == 0 && !is_shared
@@ -288,7 +288,7 @@ impl Call<'_> {
             Operation::Allocate { handle, flags, offset, length } => {
                 self.vfs.allocate(&process, &*self.file(handle)?, flags, offset, length).map(done)
             }
-            Operation::Sync { handle, data_only: _ } => self.vfs.sync(&*self.file(handle)?).map(done),
+            Operation::Sync { handle, data_only } => self.vfs.sync(&*self.file(handle)?, data_only).map(done),
             Operation::CopyRange { from, to, length, flags } => {
                 let (source, target) = (self.file(from.0)?, self.file(to.0)?);
                 self.vfs.copy_range(&process, (&source, from.1), (&target, to.1), length, flags).map(value)

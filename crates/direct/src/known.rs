@@ -9,7 +9,9 @@
 //!        the old one has the older version.
 //! [KNW5] Bytes are kept of files that nobody maps and of whose pages the kernel has none, which is asked after their version was noted;
 //!        whoever gets pages afterwards revokes them first (`Caches` of `vfs`). Descriptors with O_DIRECT keep none.
-//!        The same holds of the places of bytes that are lent ([LM5] of the file system).
+//!        The same holds of the places of bytes that are lent ([LM5] of the file system), and of an fdatasync, which need not be asked for again
+//!        while nobody has written by a request, mapped the file or lent it anew ([VS6] of the file system): a client's stores under leases are durable
+//!        when they count.
 //! [KNW4] Reads do not change the time of access, so an answer with attributes stays right while the file is read.
 
 use std::sync::Arc;
@@ -49,6 +51,8 @@ pub(crate) enum Keeps {
     Bytes(Handle),
     /// Where bytes of an open file lie in the memory zone.
     Places(Handle),
+    /// That its data are durable, all that anybody has written.
+    Synced(Handle),
 }
 
 impl Keeps {
@@ -58,6 +62,7 @@ impl Keeps {
             Operation::Access { .. } => Self::Access,
             Operation::Read { handle, into, .. } if into.length <= KEPT_READ_BYTES_MAX => Self::Bytes(*handle),
             Operation::Lend { handle, .. } => Self::Places(*handle),
+            Operation::Sync { handle, data_only: true } => Self::Synced(*handle),
             Operation::Open { flags, .. } if flags & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) == 0 => Self::Absence,
             _ => Self::Nothing,
         }
@@ -71,7 +76,7 @@ impl Keeps {
                 Some(attributes) => Some(InodeNumber::new(attributes.node)),
                 None => return Seen::default(),
             },
-            (Self::Access | Self::Bytes(_) | Self::Places(_), Outcome::Done(_)) => None,
+            (Self::Access | Self::Bytes(_) | Self::Places(_) | Self::Synced(_), Outcome::Done(_)) => None,
             (Self::Attributes | Self::Access, Outcome::Errno(number))
                 if is_one_of(number, &[Errno::NOENT, Errno::NOTDIR, Errno::ACCESS]) =>
             {

@@ -36,6 +36,7 @@ use tandemfs_direct::mutant::{self, Mutant};
 use tandemfs_direct::{Entrants, Limits, Server, StoreCounts};
 use tandemfs_emulator::{DeviceOptions, open_device};
 use tandemfs_format::InodeNumber;
+use tandemfs_fs::mutant::{self as fs_mutant, Mutant as FsMutant};
 use tandemfs_fs::{FileSystem, FormatOptions, IDLE_MAX, MountOptions, make_file_system};
 use tandemfs_protocol::{
     GREETING_BYTES, Handle, Hello, LentRange, Number, Operation, Outcome, Place, Reception, StoreLease, StorePlace, Text, Welcome,
@@ -384,6 +385,67 @@ fn times_are_those_of_the_stores() {
     assert_eq!(scene.requests_of(|| assert_eq!(file.write_at(&bytes, 100), Ok(10))), 0);
     assert_ne!(modified(), before);
     assert_eq!(scene.lent().0, 1);
+}
+
+/// [STR9], [VS6] of the file system: after a sync none is asked for while the client alone stores; a mapping of somebody else's may have stored.
+#[test]
+fn a_sync_is_asked_for_where_others_may_have_stored() {
+    let _alone = alone();
+    /// Requests of syncs: at first, again, after a store, beside a mapping twice, behind it twice, after somebody else's write.
+    fn asked() -> [u64; 8] {
+        let scene = scene();
+        let other = scene.made("f", 3 << 20);
+        let mount = scene.connect(&storing());
+        let file = opened(&mount, "f");
+        leased(&scene, &file, 0);
+        let sync = || scene.requests_of(|| file.sync_data().expect("durable"));
+        let inode = InodeNumber::new(file.attributes().expect("there").node);
+        let (first, again) = (sync(), sync());
+        assert_eq!(scene.requests_of(|| file.write_all_at(&[4; 100], 5000).expect("written")), 0);
+        let stored = sync();
+        let mapping = scene.vfs.file_system().map(inode, 2 << 20, 4096, true).expect("mapped");
+        let beside = [sync(), sync()];
+        drop(mapping);
+        let behind = [sync(), sync()];
+        scene.write(&other, 2 << 20, &[1; 10]);
+        let asked = [first, again, stored, beside[0], beside[1], behind[0], behind[1], sync()];
+        assert_eq!(scene.requests_of(|| file.sync_all().expect("durable")), 1, "times are the daemon's");
+        assert_eq!(scene.lent().0, 1, "none of it ends a lease of another window");
+        asked
+    }
+    let expected = [1, 0, 0, 1, 1, 1, 0, 1];
+    assert_eq!(asked(), expected);
+    client_mutant::select(ClientMutant::SyncNotCompared);
+    let found = asked();
+    client_mutant::select(ClientMutant::None);
+    assert_eq!(found, [1, 0, 0, 0, 0, 0, 0, 0], "SyncNotCompared escaped");
+    fs_mutant::select(FsMutant::SyncedThoughMapped);
+    let found = asked();
+    fs_mutant::select(FsMutant::None);
+    assert_eq!(found[4], 0, "SyncedThoughMapped escaped: {found:?}");
+}
+
+/// [STR6]: a lease is of no use where a file is written once.
+#[test]
+fn growth_asks_for_no_lease() {
+    let _alone = alone();
+    fn asked() -> u64 {
+        let scene = scene();
+        let mount = scene.connect(&storing());
+        let file = OpenOptions::new().write(true).create(true).open(&mount, "new").expect("made");
+        (0..600).for_each(|page| file.write_all_at(&[1; PAGE], page * PAGE as u64).expect("written"));
+        (0..20).for_each(|_| file.write_all_at(&[1; 100 << 10], 0).expect("written")); // longer than what counts
+        let asked = scene.count(|number| number == Number::LendStores);
+        if asked == 0 {
+            leased(&scene, &file, 0);
+        }
+        asked
+    }
+    assert_eq!(asked(), 0);
+    client_mutant::select(ClientMutant::GrowthLeased);
+    let found = asked();
+    client_mutant::select(ClientMutant::None);
+    assert!(found > 0, "GrowthLeased escaped");
 }
 
 /// [LNS3], [STR4]

@@ -173,6 +173,48 @@ fn the_daemon_is_told_that_a_mapping_is_gone() {
     assert_eq!(found, 1, "UnmapNotTold escaped");
 }
 
+/// What has been unmapped, or put elsewhere, by others than the library; and a mapping that stays when its connection ends.
+#[test]
+fn mappings_whose_addresses_or_connection_others_end() {
+    let _alone = alone();
+    let scene = scene();
+    let mount = scene.connect();
+    drop(scene.file(&mount, &[1; 10_000]));
+    let file = OpenOptions::new().read(true).write(true).open(&mount, "f").expect("opened");
+    for stores in [false, true] {
+        let mapping = if stores { file.map_writable(0..10_000) } else { file.map(0..10_000) }.expect("mapped");
+        let start = mapping.as_ptr();
+        assert_eq!(scene.server.mappings(), 1);
+        // SAFETY: the mapping's own pages, which nobody uses any more.
+        assert_eq!(unsafe { libc::munmap(start.cast_mut().cast(), 12_288) }, 0);
+        mapping.replaced();
+        assert!(scene.has_mappings(0), "stores: {stores}");
+    }
+    let mut mapping = file.map_writable(0..10_000).expect("mapped");
+    mapping.leave_connection();
+    drop((file, mount));
+    assert!(eventually(|| scene.server.clients().0 == 0), "it keeps the connection");
+    mapping.store(100, b"later").expect("stored");
+    mapping.sync(0, 10_000).expect("durable");
+    assert_eq!(scene.server.mappings(), 1);
+    let mut found = [0; 5];
+    assert_eq!(scene.vfs.read_at(&scene.open("f"), 100, &mut found).expect("read"), 5);
+    assert_eq!(&found, b"later");
+    drop(mapping);
+    assert!(scene.has_mappings(0));
+}
+
+fn eventually(is_so: impl Fn() -> bool) -> bool {
+    let begun = Instant::now();
+    while !is_so() {
+        if begun.elapsed() > Duration::from_secs(10) {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
 /// [MAP2]: a further connection of this process ends the first one, whose mapping is still there.
 #[test]
 fn pages_stay_while_they_are_mapped_whatever_has_ended() {
@@ -250,6 +292,18 @@ fn what_cannot_be_mapped_is_refused() {
     let crossed = file.map(0..4096);
     assert!(matches!(&crossed, Err(Error::Crossed(crossed)) if crossed.why == Why::Cached), "{crossed:?}"); // [MAP4]
     scene.pages.0.store(false, SeqCst);
+    scene.pages.1.store(true, SeqCst);
+    let for_both = OpenOptions::new().read(true).write(true).open(&mount, "f").expect("opened");
+    let crossed = for_both.map_writable(0..4096);
+    assert!(matches!(&crossed, Err(Error::Crossed(crossed)) if crossed.why == Why::Cached), "{crossed:?}"); // [KV9] of `vfs`
+    drop(file.map(0..4096).expect("for loads"));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(2));
+            scene.pages.1.store(false, SeqCst);
+        });
+        drop(for_both.map_writable(0..4096).expect("its end is waited for"));
+    });
     file.map(0..10_000).expect("mapped");
     assert_eq!(scene.server.mappings(), 0, "what was refused is not kept");
     let mount = support::connect(&scene.server, "/proc", &Options { loads: true, ..Options::default() }).expect("let in");

@@ -323,6 +323,8 @@ pub enum Mutant {
     NameNotRaised,
     /// The version of a file's bytes is not raised ([VS1]).
     BytesNotRaised,
+    /// [VS6] of `versions.rs`: a file that is mapped counts as synced.
+    SyncedThoughMapped,
     /// [LM2]: who gets a range exclusively does not revoke what was lent of it.
     PlacesNotRaised,
     /// [LM1]: the version of what is lent is noted after its range was released.

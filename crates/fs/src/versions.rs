@@ -14,6 +14,8 @@
 //!       nobody sees, so none of its bytes are kept, and a new mapping raises their version while it has the range.
 //!       A file that is lent for stores ([SL6] of `data/lent_stores.rs`) has other times after each of them: no attributes of it are kept, and the
 //!       lease raises their version, and that of its bytes, when it can be seen that there is one. Whoever reads its bytes ends the lease first.
+//! [VS6] That a file has nothing left to be synced depends on its bytes, and is not kept of a file that is mapped. The version is noted before the
+//!       look for mappings, and a new mapping raises it behind its pin: so whoever missed the pin has the older version.
 //! [VS5] Places of bytes in the memory zone have versions of their own, a window of a file each ([LM1]–[LM5] of `data/lent.rs`).
 //! [VS3] A transaction that fails afterwards has raised versions for nothing, which costs those who keep answers a question.
 
@@ -239,6 +241,17 @@ impl Published {
         match is_mapped() {
             true => NOTED.with_borrow_mut(|noted| noted.has_more = true),
             false => self.note_down(Thing::Bytes(inode)),
+        }
+    }
+
+    /// All that was written to an inode is durable, unless it is mapped ([VS6]).
+    pub(crate) fn note_synced(&self, inode: InodeNumber, is_mapped: impl FnOnce() -> bool) {
+        if !IS_NOTING.get() {
+            return;
+        }
+        self.note_down(Thing::Bytes(inode));
+        if is_mapped() && !on(Mutant::SyncedThoughMapped) {
+            NOTED.with_borrow_mut(|noted| noted.has_more = true);
         }
     }
 

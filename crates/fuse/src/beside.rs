@@ -24,10 +24,10 @@
 //!       reached by clients from then on: the next WRITE may point to bytes of this one. A client is noted before it changes anything and until it has, so whoever looks at the
 //!       size first and then at the note misses none. The note stays while anybody has the file, and is of one generation: a number may be
 //!       taken again of which the kernel has known nothing.
-//! [BS11] Where a program has a file mapped for stores, no page of it may stay in the kernel: nobody is told of a store. So what a READ or a WRITE
-//!       brings in is dropped right behind it, by a thread for which nobody waits, as a drop waits for the page, which is locked until the reply. A
-//!       call that comes before that drop may see bytes of the moment of the one before. What a mapping of the mount stores to such a file is
-//!       written back by whole pages: of stores to the same page by both ways those of one may be lost.
+//! [BS11] Where a program has a file mapped for stores, no page of it may stay in the kernel: nobody is told of a store. Nobody has it open by the mount
+//!       but past the cache ([FOP2] of `opens.rs`), so calls see what is stored, and there are no shared mappings. Pages come in by private mappings
+//!       alone. What a READ brings in is dropped right behind it, by a thread for which nobody waits, as a drop waits for the page, which is locked
+//!       until the reply; until that drop such a mapping may see bytes of the moment before.
 //! [BS12] Such stores are made durable by an fsync of the mount as well: where they have to be flushed, the kernel is not left to answer it.
 //! [BS10] A note about a file goes only when nobody has the file any more ([NT1] of `notes.rs`): the kernel has no pages of a file that it has
 //!       forgotten. A LOOKUP counts before it reads the attributes that it replies, so what changes from then on is noted.
@@ -265,6 +265,10 @@ impl Caches for Door {
 
     fn has_pages(&self, file: InodeNumber) -> bool {
         self.beside.as_ref().is_some_and(|noted| !noted.is_settled(file))
+    }
+
+    fn is_open(&self, file: InodeNumber) -> bool {
+        self.opens.as_ref().is_some_and(|opens| opens.is_any(file))
     }
 
     fn is_watched(&self, inodes: &[InodeNumber]) -> Result<bool> {

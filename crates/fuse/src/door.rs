@@ -37,6 +37,7 @@ use crate::beside::Noted;
 use crate::kernel::Kernel;
 use crate::later::Later;
 use crate::negotiation::wanted;
+use crate::opens::Opens;
 use crate::page_cache::PageCache;
 use crate::placeholders::Placeholders;
 use crate::returning_space::Forgets;
@@ -79,6 +80,8 @@ pub(crate) struct Door {
     pub(crate) kernel: Kernel,
     /// Files of which the kernel may have pages, if there are clients beside it (`beside.rs`).
     pub(crate) beside: Option<Arc<Noted>>,
+    /// Which files are open, if programs may map them for stores ([FOP1] of `opens.rs`).
+    pub(crate) opens: Option<Opens>,
     /// The kernel is to ask for each fsync ([BS12] of `beside.rs`).
     pub(crate) flushes_mapped: bool,
     /// Drops pages of files that programs have mapped for stores ([BS11] of `beside.rs`).
@@ -113,6 +116,7 @@ impl Door {
             forgets: Forgets::default(),
             kernel: Kernel::new(fs),
             beside: settings.direct.then(Arc::<Noted>::default),
+            opens: settings.maps_for_stores.then(Opens::default),
             flushes_mapped: settings.maps_for_stores && fs.drive().domain().needs_flush(),
             mapped: Later::start("mapped")?,
             watches: if settings.direct { Some(Watches::start()?) } else { None },

@@ -86,27 +86,31 @@ impl Door {
         }
     }
 
-    /// Strict mode needs no OPEN: after ENOSYS the kernel opens and closes files by itself and keeps the page cache.
+    /// Strict mode needs no OPEN, unless programs may map files for stores ([FOP1] of `opens.rs`): after ENOSYS the kernel opens and closes files by
+    /// itself and keeps the page cache.
     pub(crate) fn open(&self, request: &Request<'_>, flags: u32, reply: Reply<'_>) {
         match self.mode {
-            Mode::Strict => reply.error(Errno::ENOSYS),
-            Mode::Relaxed | Mode::StrictAtomic => {
-                reply.open(Opened { handle: self.opened(inode(request.node), request.pid, flags), flags: self.open_flags() });
-            }
+            Mode::Strict if self.opens.is_none() => reply.error(Errno::ENOSYS),
+            _ => reply.open(self.opened(inode(request.node), request.pid, flags)),
         }
     }
 
-    /// Counts an opener, with its thread; returns its handle.
-    pub(crate) fn opened(&self, file: InodeNumber, thread: u32, flags: u32) -> u64 {
-        if !self.writes_behind(flags) {
-            return READER;
+    /// Counts an opener, with its thread; what the kernel is told of the open file.
+    pub(crate) fn opened(&self, file: InodeNumber, thread: u32, flags: u32) -> Opened {
+        if let Some(opens) = &self.opens {
+            return opens.open(file, self.open_flags(), || self.fs.is_mapped_for_stores(file));
         }
-        self.writers.add(file, thread);
-        WRITER
+        let handle = if self.writes_behind(flags) { WRITER } else { READER };
+        if handle == WRITER {
+            self.writers.add(file, thread);
+        }
+        Opened { handle, flags: self.open_flags() }
     }
 
-    pub(crate) fn release(&self, node: u64, flags: u32, reply: Reply<'_>) {
-        if self.writes_behind(flags) {
+    pub(crate) fn release(&self, node: u64, (handle, flags): (u64, u32), reply: Reply<'_>) {
+        if let Some(opens) = &self.opens {
+            opens.release(inode(node), handle);
+        } else if self.writes_behind(flags) {
             self.writers.remove(inode(node));
         }
         reply.ok();

@@ -32,6 +32,7 @@ mod mutant;
 mod names;
 mod negotiation;
 mod notes;
+mod opens;
 mod operations;
 mod overtaken;
 mod page_cache;

@@ -18,6 +18,10 @@ pub(crate) enum Mutant {
     GenerationIgnored,
     /// [BS6]: pages that somebody else drops count as dropped.
     DroppingIsSettled,
+    /// [FOP2]: an open is counted when it is known that the file is not mapped.
+    OpenCountedLate,
+    /// [FOP3]: the end of an open past the cache ends one that counts.
+    AllReleasesCounted,
     /// [OT1]: READs are not recorded.
     ReadsUnrecorded,
     /// [OT1]: the end of a drop ends the records of READs that began during it.

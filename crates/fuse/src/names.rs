@@ -6,7 +6,7 @@ use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{Attributes, Error, Result};
 use tandemfs_vfs::{new_inode, rename_mode};
-use tandemfs_wire::{Entry, Errno, Opened, Operation, Reply, Request};
+use tandemfs_wire::{Entry, Errno, Operation, Reply, Request};
 
 use crate::attributes::inode;
 use crate::caller::Caller;
@@ -94,8 +94,8 @@ impl Door {
         let (thread, flags) = opened;
         match made {
             Ok(attributes) => {
-                let handle = self.opened(attributes.inode, thread, flags);
-                reply.create(&self.entry(&attributes), Opened { handle, flags: self.open_flags() });
+                let opened = self.opened(attributes.inode, thread, flags);
+                reply.create(&self.entry(&attributes), opened);
             }
             Err(error) => reply.error(self.failed(operation, parent, &error)),
         }

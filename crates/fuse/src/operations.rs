@@ -59,7 +59,7 @@ impl Operations {
             Operation::Statfs => door.statfs(reply),
 
             Operation::Open { flags, .. } => door.open(request, flags, reply),
-            Operation::Release { flags, .. } => door.release(node, flags, reply),
+            Operation::Release { handle, flags, .. } => door.release(node, (handle, flags), reply),
             Operation::Read { offset, size, lock_owner, .. } => door.read(request, offset, size, lock_owner.is_some(), reply),
             Operation::Write(write) => door.write(request, &write, reply),
             Operation::Fsync { .. } => door.sync("fsync", node, reply),

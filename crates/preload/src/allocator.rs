@@ -110,9 +110,9 @@ unsafe impl GlobalAlloc for Allocator {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         match class(&layout) {
             Some(class) => self.with(|inner| inner.give(class, block)),
-            // SAFETY: a mapping of its own, of this size.
+            // SAFETY: a mapping of its own, of this size. Not by libc's function, which this library stands in front of.
             None => unsafe {
-                libc::munmap(block.cast(), layout.size());
+                sys::call(libc::SYS_munmap, [block as usize, layout.size(), 0, 0, 0]);
             },
         }
     }

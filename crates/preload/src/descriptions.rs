@@ -1,8 +1,8 @@
 //! Open files of the door under numbers that the kernel knows as placeholders ([PRL12]–[PRL15] of `lib.rs`).
 //!
 //! A placeholder is a descriptor that can do nothing: O_PATH of the symbolic link `/proc/self`. A call that was missed fails (EBADF, ELOOP,
-//! ENOTDIR) and reaches no file. Behind it is a description, which has the open file of the door and the offset. Each description has one
-//! number: what would share it makes it real before.
+//! ENOTDIR) and reaches no file. Behind it is a description, which has the open file of the door and the offset. Numbers that `dup` and F_DUPFD
+//! give share a description; what else would share it makes it real before.
 
 use std::ffi::{CStr, CString, c_int};
 use std::os::fd::{IntoRawFd, OwnedFd};
@@ -255,7 +255,8 @@ pub(crate) fn is_of_mount(inode: u64) -> bool {
     locked(&FILES_OF_MOUNT).contains(&inode)
 }
 
-fn leave_to_mount(inode: u64) {
+/// Only the mount opens a file from now on.
+pub(crate) fn leave_to_mount(inode: u64) {
     let mut files = locked(&FILES_OF_MOUNT);
     if files.contains(&inode) {
         return;
@@ -307,10 +308,10 @@ fn enter(number: Reserved, description: Arc<Description>) -> c_int {
     taken
 }
 
-/// Another number for a directory, as dup(2) and F_DUPFD give it by their call of the kernel: it shares the description. None if the mount
+/// Another number, as dup(2) and F_DUPFD give it by their call of the kernel: it shares the description. None if the mount
 /// has to do it.
 pub(crate) fn share(number: c_int, duplicate: impl FnOnce() -> isize) -> Option<std::result::Result<c_int, Errno>> {
-    if !is_directory(number) {
+    if !is_taken(number) {
         return None;
     }
     let _within = Within::enter()?;
@@ -401,7 +402,21 @@ pub(crate) fn by<T>(call: Call, number: c_int, work: impl FnOnce(&Description) -
     answered(call, &[number], work(&description))
 }
 
-/// As [`by`], of two different numbers, which become real together.
+/// As [`by`], for work that keeps the description.
+pub(crate) fn by_shared<T>(
+    call: Call,
+    number: c_int,
+    work: impl FnOnce(&Arc<Description>) -> Result<T>,
+) -> Option<std::result::Result<T, Errno>> {
+    if !is_taken(number) {
+        return None;
+    }
+    let _within = Within::enter()?;
+    let description = description(number)?;
+    answered(call, &[number], work(&description))
+}
+
+/// As [`by`], of two different descriptions, which become real together.
 pub(crate) fn by_two<T>(
     call: Call,
     numbers: [c_int; 2],
@@ -412,6 +427,9 @@ pub(crate) fn by_two<T>(
     }
     let _within = Within::enter()?;
     let (first, second) = (description(numbers[0])?, description(numbers[1])?);
+    if Arc::ptr_eq(&first, &second) {
+        return None; // its offset is one
+    }
     answered(call, &numbers, work(&first, &second))
 }
 

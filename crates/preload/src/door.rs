@@ -13,6 +13,8 @@ use tandemfs_client::{Mount, Options};
 use crate::descriptions;
 use crate::directories::Directories;
 use crate::files::{self, Files};
+use crate::lent;
+use crate::mappings;
 use crate::mutant::{Mutant, on};
 use crate::report::Way;
 use crate::settings::{self, Settings};
@@ -24,6 +26,8 @@ const SLOTS: u32 = 16;
 const DATA_BYTES: u64 = 512 << 10;
 /// How long who wants nobody inside waits: a daemon may be slow, and then the door is not used any more.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+/// The socket, a doorbell where there is one, and the memory zone where files are mapped.
+pub(crate) const DESCRIPTORS_MAX: usize = 3;
 /// Where our descriptors are, below the limit of the process.
 const DESCRIPTORS_BELOW_LIMIT: u64 = 24;
 const DESCRIPTORS_FROM_MAX: u64 = 1000;
@@ -32,7 +36,7 @@ const DESCRIPTORS_FROM_MAX: u64 = 1000;
 pub(crate) struct Door {
     /// Dropped by hand, since that closes descriptors.
     parts: ManuallyDrop<Parts>,
-    descriptors: [Option<(c_int, (u64, u64))>; 2],
+    descriptors: [Option<(c_int, (u64, u64))>; DESCRIPTORS_MAX],
     process: i32,
     ids: (u32, u32),
 }
@@ -63,7 +67,7 @@ static PROCESS: AtomicI32 = AtomicI32::new(0);
 /// Not any more, in this process and its forks.
 static OVER: AtomicBool = AtomicBool::new(false);
 /// Numbers of our descriptors, −1 for none.
-pub(crate) static DESCRIPTORS: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
+pub(crate) static DESCRIPTORS: [AtomicI32; DESCRIPTORS_MAX] = [const { AtomicI32::new(-1) }; DESCRIPTORS_MAX];
 
 fn state() -> RwLockWriteGuard<'static, State> {
     STATE.write().unwrap_or_else(PoisonError::into_inner)
@@ -89,11 +93,14 @@ impl Door {
             data_bytes: DATA_BYTES,
             descriptors_from: descriptors_from(),
             leaves_watched: !on(Mutant::WatchersUntold), // [PRL17]
+            loads: true,                                 // [PRL19]
+            stores: settings.stores,
+            maps: settings.stores, // [PRL20]
             ..Options::default()
         };
         let (process, ids) = (sys::process_id(), sys::effective_ids());
-        let mount = Mount::over(socket, root, &options).ok()?;
-        let mut descriptors = [None; 2];
+        let mount = lent::connecting(|| Mount::over(socket, root, &options)).ok()?;
+        let mut descriptors = [None; DESCRIPTORS_MAX];
         for ((known, number), kept) in descriptors.iter_mut().zip(&DESCRIPTORS).zip(mount.descriptors()) {
             let kept = kept.as_raw_fd();
             *known = Some((kept, identity(kept)?));
@@ -261,6 +268,7 @@ pub(crate) fn without_connection<T>(work: impl FnOnce() -> T) -> T {
     let blocked = sys::Signals::ALL.set();
     if close() {
         descriptions::all_real_alone(Way::Leaving);
+        mappings::leave_connection();
         descriptions::forget_all(); // what could not be opened by the mount: its connection is never closed
         let was_open = std::mem::replace(&mut *state(), State::New);
         drop(was_open);
@@ -318,6 +326,7 @@ extern "C" fn before_fork() {
         IS_EMPTY.store(close(), SeqCst);
         if IS_EMPTY.load(SeqCst) && !on(Mutant::ForkedPlaceholders) {
             descriptions::all_real_alone(Way::Fork); // [PRL13]
+            mappings::before_fork_alone(); // [PRL20]
         }
         HAD_THREADS.store(has_threads(), SeqCst);
         FORKS.store(true, SeqCst);
@@ -346,6 +355,7 @@ extern "C" fn after_fork_in_child() {
         return;
     }
     // The shared memory is not here; what knows of it is left as it is.
+    mappings::after_fork_in_child();
     descriptions::forget_all();
     if HAD_THREADS.load(SeqCst) {
         descriptions::no_more();

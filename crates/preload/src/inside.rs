@@ -1,8 +1,9 @@
-//! A call by the door: from its start to its end no signal is taken ([PRL3] of `lib.rs`).
+//! A call by the door: from its start to its end no signal is taken ([PRL3] and [PRL19] of `lib.rs`).
 
 use std::sync::Arc;
 
 use crate::door::{self, Door};
+use crate::lent;
 use crate::mutant::{Mutant, on};
 use crate::report::Way;
 use crate::settings::Settings;
@@ -19,7 +20,7 @@ impl Within {
     pub(crate) fn enter() -> Option<Self> {
         loop {
             let errno = sys::errno();
-            let before = Signals::ALL.set();
+            let before = if on(Mutant::SignalsTaken) { Signals::of_thread() } else { lent::blocked().set() };
             match door::pass() {
                 Ok(true) => return Some(Self { before, errno }),
                 Ok(false) => {
@@ -53,7 +54,7 @@ pub(crate) struct Inside {
 impl Inside {
     pub(crate) fn enter(settings: &'static Settings) -> Result<Self, Way> {
         let errno = sys::errno();
-        let before = if on(Mutant::SignalsTaken) { Signals::of_thread() } else { Signals::ALL.set() };
+        let before = if on(Mutant::SignalsTaken) { Signals::of_thread() } else { lent::blocked().set() };
         match door::enter(settings) {
             Ok(door) => {
                 if on(Mutant::SignalsTaken) {

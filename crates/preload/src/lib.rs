@@ -45,7 +45,7 @@
 //! [PRL13] *Who gets a descriptor gets a real one.* Before a fork, another program, a message, a duplicate, and every call that is not served here,
 //!       a placeholder becomes a descriptor of the mount under the same number, with access, flags, offset and close-on-exec of before; the
 //!       daemon has the file opened, also one without a name, by what the open file of the door may do, whatever its mode is now. Threads that
-//!       work on it finish first. The description ends with that, so the offset has one owner. A directory's descriptor may be duplicated:
+//!       work on it finish first. The description ends with that, so the offset has one owner. A descriptor may be duplicated by `dup` and F_DUPFD:
 //!       the numbers share one description, and become real together, by one descriptor.
 //! [PRL14] *What the kernel has more of than bytes goes one way.* When a file is mapped, locked (`fcntl`) or sent, all descriptors of it in this process
 //!       become real, and it is opened by the mount from then on: the kernel then knows its size, and closing ends its locks.
@@ -57,6 +57,19 @@
 //!
 //! [PRL18] *A directory is listed from one place to the other.* A stream of the door (`symbols/streams.rs`) has the number of a placeholder, and when
 //!       that becomes real it goes on by the kernel behind the entry that it returned last. No function of libc is given a stream of the door.
+//!
+//! [PRL19] *What the daemon lends is used inside alone.* Where the mount trusts the process, reads of files in the memory zone are loads, and with
+//!       `tandemfs run --stores` overwrites are stores under leases; the client library decides, call by call. Since nothing comes in between there
+//!       ([PRL3]), a thread is never inside of a lease already when it begins a call. One signal is taken: SIGBUS, whose handler is the device layer's. It
+//!       mends a fault of the lent memory, and makes no call; the daemon is asked then. A program with a handler of its own for SIGBUS may jump out of
+//!       it, so there it is blocked, and such a fault ends the program (`lent.rs`). The leases of a file end with its description when that is closed or
+//!       becomes real, and before, as any lease, with a call by the mount for their bytes.
+//!
+//! [PRL20] *What is mapped by the door is mapped as the kernel would, or is the kernel's* (`mappings.rs`). With `tandemfs run --stores` a shared mapping of a
+//!       placeholder is one of the file's own pages, where it ends within the file's last page. Calls on such addresses are the file's, not
+//!       the drive's: none of the kernel's reaches its memory zone but accesses, and protection. One for loads becomes the mount's, at its place, before a fork, where it is
+//!       to be stored to or moved, and before the connection ends; one for stores stays, in children as well. It keeps its description open, as
+//!       the kernel does.
 //!
 //! A panic ends the program with its sentence, as it does at every `extern "C"` function.
 //!
@@ -73,6 +86,8 @@ mod door;
 mod files;
 mod hints;
 mod inside;
+mod lent;
+mod mappings;
 mod mutant;
 mod next;
 mod report;

@@ -60,6 +60,10 @@ pub(crate) enum Mutant {
     StreamRestarted,
     /// [PRL18]: a number that shares a placeholder's description stays a placeholder.
     SharedKept,
+    /// [PRL19]: a fault of lent memory is not mended.
+    FaultsBlocked,
+    /// [PRL20]: mappings for loads are not the mount's before a fork.
+    MappingsNotInherited,
 }
 
 #[cfg(feature = "mutants")]
@@ -72,7 +76,7 @@ static SELECTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(
 #[cfg(feature = "mutants")]
 pub(crate) fn select(name: &str) {
     use Mutant::*;
-    const ALL: [Mutant; 26] = [
+    const ALL: [Mutant; 28] = [
         MountpointRemembered,
         DirectoryRemembered,
         IdsRemembered,
@@ -99,6 +103,8 @@ pub(crate) fn select(name: &str) {
         DirectoryKept,
         StreamRestarted,
         SharedKept,
+        FaultsBlocked,
+        MappingsNotInherited,
     ];
     let Some(mutant) = ALL.into_iter().find(|mutant| format!("{mutant:?}") == name) else { panic!("{name}: no such bug") };
     SELECTED.store(mutant as u8, std::sync::atomic::Ordering::SeqCst);

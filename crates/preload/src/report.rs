@@ -58,6 +58,7 @@ numbered!(
         Advise = "fadvise",
         Copy = "copy_file_range",
         CloneFile = "ioctl_ficlone",
+        Map = "mmap",
         Duplicate = "dup",
         ListOpen = "getdents64",
         Close = "close",

@@ -25,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) calls_before: u32,
     /// Regular files may be opened by the door alone.
     pub(crate) placeholders: bool,
+    /// The program may store to the drive's memory itself ([PRL19] of `lib.rs`).
+    pub(crate) stores: bool,
     /// The table of what was found in code (`code/known.rs`).
     pub(crate) code: Option<CString>,
 }
@@ -72,8 +74,9 @@ pub(crate) fn read() -> bool {
         let mount = Mount::of(&mountpoint)?;
         let calls_before = number("TANDEMFS_RUN_AFTER").unwrap_or(CALLS_BEFORE);
         let placeholders = variable("TANDEMFS_RUN_PLACEHOLDERS").is_some();
+        let stores = variable("TANDEMFS_RUN_STORES").is_some();
         let code = variable("TANDEMFS_RUN_CODE").and_then(|path| CString::new(path.into_vec()).ok());
-        Some(Settings { mountpoint, socket, user: number("TANDEMFS_RUN_USER")?, mount, calls_before, placeholders, code })
+        Some(Settings { mountpoint, socket, user: number("TANDEMFS_RUN_USER")?, mount, calls_before, placeholders, stores, code })
     };
     let Some(settings) = found() else { return false };
     #[cfg(feature = "mutants")]

@@ -7,6 +7,7 @@ mod credentials;
 mod data;
 mod descriptors;
 mod extended_attributes;
+mod mappings;
 mod names;
 mod open;
 mod placeholders;

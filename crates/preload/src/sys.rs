@@ -2,21 +2,24 @@
 
 use std::ffi::{CStr, c_int};
 use std::io::Write;
+use std::ops::Range;
+
+use tandemfs_client::Errno;
 
 /// A system call. The result is as the kernel returns it: a negative errno on failure.
 ///
 /// # Safety
 /// As the call says of its arguments.
 #[cfg(target_arch = "x86_64")]
-pub(crate) unsafe fn call(number: libc::c_long, arguments: [usize; 5]) -> isize {
+unsafe fn call_with_six(number: libc::c_long, arguments: [usize; 6]) -> isize {
     let result: isize;
-    let [a, b, c, d, e] = arguments;
+    let [a, b, c, d, e, f] = arguments;
     // SAFETY: the kernel changes nothing but the result, rcx, r11 and what the arguments point to, which the caller answers for.
     unsafe {
         std::arch::asm!(
             "syscall",
             inlateout("rax") number as isize => result,
-            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
             lateout("rcx") _, lateout("r11") _,
             options(nostack)
         );
@@ -29,18 +32,51 @@ pub(crate) unsafe fn call(number: libc::c_long, arguments: [usize; 5]) -> isize 
 /// # Safety
 /// As the call says of its arguments.
 #[cfg(target_arch = "aarch64")]
-pub(crate) unsafe fn call(number: libc::c_long, arguments: [usize; 5]) -> isize {
+unsafe fn call_with_six(number: libc::c_long, arguments: [usize; 6]) -> isize {
     let result: isize;
-    let [a, b, c, d, e] = arguments;
+    let [a, b, c, d, e, f] = arguments;
     // SAFETY: the kernel changes nothing but the result and what the arguments point to, which the caller answers for.
     unsafe {
         std::arch::asm!(
             "svc 0",
-            in("x8") number, inlateout("x0") a => result, in("x1") b, in("x2") c, in("x3") d, in("x4") e,
+            in("x8") number, inlateout("x0") a => result, in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f,
             options(nostack)
         );
     }
     result
+}
+
+/// A system call. The result is as the kernel returns it: a negative errno on failure.
+///
+/// # Safety
+/// As the call says of its arguments.
+pub(crate) unsafe fn call(number: libc::c_long, arguments: [usize; 5]) -> isize {
+    let [a, b, c, d, e] = arguments;
+    // SAFETY: the caller's arguments.
+    unsafe { call_with_six(number, [a, b, c, d, e, 0]) }
+}
+
+/// Puts a shared mapping of a file at addresses of the caller's.
+pub(crate) fn map_shared_at(place: Range<usize>, protection: c_int, descriptor: c_int, offset: u64) -> Result<(), Errno> {
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+    let arguments = [place.start, place.end - place.start, protection as usize, flags as usize, descriptor as usize, offset as usize];
+    // SAFETY: the caller has these addresses.
+    match unsafe { call_with_six(libc::SYS_mmap, arguments) } {
+        failed @ -4095..0 => Err(Errno::from_raw_os_error(-failed as i32)),
+        _ => Ok(()),
+    }
+}
+
+/// Unmaps addresses of the caller's, and keeps them so that nobody gets them; false if the kernel refuses.
+pub(crate) fn reserve(place: Range<usize>) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    let arguments = [place.start, place.end - place.start, libc::PROT_NONE as usize, flags as usize, usize::MAX, 0];
+    // SAFETY: as above.
+    let result = unsafe { call_with_six(libc::SYS_mmap, arguments) };
+    if (-4095..0).contains(&result) {
+        set_errno(-result as c_int);
+    }
+    !(-4095..0).contains(&result)
 }
 
 pub(crate) fn process_id() -> i32 {
@@ -132,6 +168,8 @@ pub(crate) struct Signals(u64);
 
 impl Signals {
     pub(crate) const ALL: Self = Self(!0);
+    /// All but SIGBUS.
+    pub(crate) const ALL_BUT_FAULTS: Self = Self(!(1 << (libc::SIGBUS - 1)));
 
     /// Those that are blocked now.
     pub(crate) fn of_thread() -> Self {
@@ -149,6 +187,14 @@ impl Signals {
         unsafe { call(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, new as usize, old as usize, 8, 0]) };
         Self(before)
     }
+}
+
+/// Whether a signal has a handler.
+pub(crate) fn has_handler(signal: c_int) -> bool {
+    let mut action = [0_usize; 8]; // the kernel's structure begins with the handler and is shorter
+    // SAFETY: the kernel fills in the structure, with a set of eight bytes.
+    let result = unsafe { call(libc::SYS_rt_sigaction, [signal as usize, 0, action.as_mut_ptr() as usize, 8, 0]) };
+    result == 0 && action[0] != libc::SIG_DFL && action[0] != libc::SIG_IGN
 }
 
 pub(crate) fn errno() -> c_int {

@@ -40,6 +40,11 @@ pub trait Caches: Send + Sync {
     /// Whether pages of a file may be kept, so that both calls above would drop some. Does not wait.
     fn has_pages(&self, file: InodeNumber) -> bool;
 
+    /// Whether a file is open there so that pages of it may come at any moment; those who open it while it is mapped for stores keep none. Does not wait.
+    fn is_open(&self, _: InodeNumber) -> bool {
+        false
+    }
+
     /// Whether somebody is told by the kernel of what happens to one of these inodes (inotify, fanotify), also where it may be so.
     ///
     /// # Errors
@@ -90,6 +95,15 @@ impl Vfs {
     pub fn leaves_pages(&self, file: &OpenFile) -> std::result::Result<(), Refused> {
         let has_pages = self.caches.as_ref().is_some_and(|caches| caches.has_pages(file.inode()));
         if has_pages { Err(left(Why::Cached, file.inode())) } else { Ok(()) }
+    }
+
+    /// Hands a mapping for stores back of a file that is open there ([KV9] of `lib.rs`).
+    ///
+    /// # Errors
+    /// [`Why::Cached`](crate::Why::Cached).
+    pub(crate) fn leaves_open(&self, inode: InodeNumber) -> std::result::Result<(), Refused> {
+        let is_open = self.caches.as_ref().is_some_and(|caches| caches.is_open(inode));
+        if is_open { Err(left(Why::Cached, inode)) } else { Ok(()) }
     }
 
     /// Hands a write back that would let the file grow, for callers whose kernel has to know the size.

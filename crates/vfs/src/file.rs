@@ -1,6 +1,7 @@
 //! Open files: a description with its offset and flags, and what programs do by descriptors.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use tandemfs_device::sync::Mutex;
@@ -22,6 +23,9 @@ use crate::{Result, Vfs};
 
 /// Most bytes that one call reads or writes, as the kernel's limit.
 const CALL_BYTES_MAX: usize = 0x7fff_f000;
+/// How long who maps a file for stores waits for the end of what has it open there, if that has just been closed.
+const CLOSING_TRIES: u32 = 8;
+const CLOSING_WAIT: Duration = Duration::from_millis(1);
 /// The flags that F_SETFL changes.
 const SETTABLE: u32 = (libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME) as u32;
 
@@ -285,7 +289,7 @@ impl Vfs {
 
     /// Keeps a range of an open file where it is in the memory zone ([`FileSystem::map_elsewhere`]), for who maps it there for loads, or if it is
     /// `writable` for stores too. What the mount's kernel has stored is settled first, as before a read. A file of which the kernel has pages is
-    /// left to it.
+    /// left to it, and for stores one that it has open ([KV9]). May wait.
     ///
     /// # Errors
     /// `EBADF` if it is not open for reading, `EACCES` if it is to be stored to and not open for writing; `EINVAL` for a negative offset, for what
@@ -300,9 +304,17 @@ impl Vfs {
         if file.kind != file_type::REGULAR {
             return Err(Errno::INVAL.into());
         }
+        if writable {
+            // The kernel tells of the end of an open a moment after close(2) has returned.
+            (0..CLOSING_TRIES).take_while(|_| self.leaves_open(file.inode).is_err()).for_each(|_| std::thread::sleep(CLOSING_WAIT));
+            self.leaves_open(file.inode)?;
+        }
         self.settle(file.inode)?; // [KV6]
         let mapping = self.fs.map_elsewhere(file.inode, offset, length, writable)?;
         self.leaves_pages(file)?;
+        if writable && !on(Mutant::MappedThoughOpen) {
+            self.leaves_open(file.inode)?; // [KV9]
+        }
         Ok(mapping)
     }
 
@@ -452,16 +464,20 @@ impl Vfs {
         Ok(is_long?)
     }
 
-    /// Makes durable what was written: it is already, so this only says whether the file system has stopped.
+    /// Makes durable what was written: it is already, but for stores by mappings, and for times of what is lent. Inside of
+    /// [`FileSystem::noting`](tandemfs_fs::FileSystem::noting) it also says how long the data need not be synced again.
     ///
     /// # Errors
     /// `EBADF`; `EIO` if the file system stopped after a failure.
-    pub fn sync(&self, file: &OpenFile) -> Result<()> {
+    pub fn sync(&self, file: &OpenFile, data_only: bool) -> Result<()> {
         file.must_be_a_file()?;
         if self.fs.is_read_only() {
             return Ok(());
         }
-        self.fs.note_times_of_stores(file.inode)?; // lent bytes alone have later times
+        match data_only {
+            true => self.fs.note_synced(file.inode)?,
+            false => self.fs.note_times_of_stores(file.inode)?,
+        }
         Ok(self.fs.sync_mapped(Some(file.inode))?)
     }
 }

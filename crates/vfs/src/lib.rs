@@ -19,6 +19,8 @@
 //! [KV8] The kernel alone tells who watches a file or its directory (inotify, fanotify). For a process that asks for it
 //!       ([`Process::leaves_watched`]), what the watchers would be told of is handed back before anything has changed, so that the kernel does it:
 //!       opens, changes, reads of open files, and closes of files that were open for writing (`watched.rs`).
+//! [KV9] Stores by a mapping are told to nobody. So a file is mapped for stores only while nobody has it open there who may keep pages of it
+//!       ([`Caches::is_open`]), which is asked once it is known that it is mapped; whoever opens it from then on keeps none.
 //!
 //! Not here, because nothing below the kernel knows it: resource limits (RLIMIT_FSIZE), programs that are being executed (ETXTBSY), locks,
 //! events (but [KV8]), security modules. The `fs.protected_*` rules belong to the machine; whoever opens the [`Vfs`] passes them in ([`Protected`]).

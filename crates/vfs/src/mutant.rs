@@ -38,6 +38,8 @@ pub enum Mutant {
     LentBesidePages,
     /// [KV8]: what somebody watches is changed all the same.
     WatchersUntold,
+    /// [KV9]: a file is mapped for stores though somebody has it open who may keep pages of it.
+    MappedThoughOpen,
     /// [KV1]: who may only read a file maps it for stores.
     MappedByReaders,
 }

@@ -506,3 +506,47 @@ fn kv1_mapped_by_readers() {
     }
     is_caught(Mutant::MappedByReaders, scene);
 }
+
+/// A kernel by which somebody opens a file as soon as it is mapped for stores, and has seen it before it could know that.
+#[derive(Default)]
+struct OpenedMeanwhile(Settled);
+
+impl tandemfs_vfs::Caches for OpenedMeanwhile {
+    fn settle(&self, file: InodeNumber) -> tandemfs_fs::Result<()> {
+        self.0.settle(file)
+    }
+
+    fn change(self: std::sync::Arc<Self>, _: InodeNumber, _: std::ops::Range<u64>) -> tandemfs_fs::Result<Box<dyn tandemfs_vfs::Change>> {
+        Ok(Box::new(Nothing))
+    }
+
+    fn has_pages(&self, _: InodeNumber) -> bool {
+        false
+    }
+
+    fn is_open(&self, file: InodeNumber) -> bool {
+        self.0.fs.get().and_then(std::sync::Weak::upgrade).is_some_and(|fs| fs.is_mapped_for_stores(file))
+    }
+
+    fn is_watched(&self, _: &[InodeNumber]) -> tandemfs_fs::Result<bool> {
+        Ok(false)
+    }
+
+    fn name_gone(&self, _: InodeNumber, _: &[u8]) {}
+}
+
+/// [KV9]: it is asked whether a file is open when it is known that it is mapped.
+#[test]
+fn kv9_mapped_though_open() {
+    fn scene() -> std::result::Result<(), String> {
+        let opens = std::sync::Arc::new(OpenedMeanwhile::default());
+        let vfs = without_blocks().beside(std::sync::Arc::clone(&opens) as std::sync::Arc<dyn tandemfs_vfs::Caches>);
+        let opened = file(&vfs, &root(), b"f", 0o644);
+        write(&vfs, &opened, &[1; 10_000]);
+        opens.0.fs.set(std::sync::Arc::downgrade(vfs.file_system())).map_err(|_| "set twice")?;
+        holds(vfs.map(&opened, 0, 4096, false).is_ok(), "for loads")?;
+        holds(matches!(vfs.map(&opened, 0, 4096, true), Err(tandemfs_vfs::Refused::Crossed(_))), "it is mapped for stores, and open")?;
+        holds(!vfs.file_system().is_mapped_for_stores(opened.inode()), "it still is mapped")
+    }
+    is_caught(Mutant::MappedThoughOpen, scene);
+}

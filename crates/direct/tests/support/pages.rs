@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use tandemfs_format::InodeNumber;
 use tandemfs_vfs::{Caches, Change};
 
-/// The kernel has pages of every file, or of none.
+/// The kernel has pages of every file, or of none; it has every file open, or none.
 #[derive(Default)]
-pub struct Pages(pub AtomicBool);
+pub struct Pages(pub AtomicBool, pub AtomicBool);
 
 struct Nothing;
 
@@ -30,6 +30,10 @@ impl Caches for Pages {
 
     fn has_pages(&self, _: InodeNumber) -> bool {
         self.0.load(SeqCst)
+    }
+
+    fn is_open(&self, _: InodeNumber) -> bool {
+        self.1.load(SeqCst)
     }
 
     fn is_watched(&self, _: &[InodeNumber]) -> tandemfs_fs::Result<bool> {

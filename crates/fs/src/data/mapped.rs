@@ -338,6 +338,16 @@ impl FileSystem {
         self.volume.drive.domain().needs_flush() && !self.mappings.stored_pages(number).is_empty()
     }
 
+    /// Notes, inside of [`noting`](Self::noting), what has to stay as it is so that a file whose data are synced now need not be synced again.
+    ///
+    /// # Errors
+    /// `Stale` if the number is not in use; errors of the device.
+    pub fn note_synced(&self, number: InodeNumber) -> Result<()> {
+        let file = self.inodes.get(&self.volume, number)?;
+        self.volume.versions.note_synced(number, || file.ranges.is_mapped()); // [VS6] of `versions.rs`
+        Ok(())
+    }
+
     /// Makes durable what was stored by mappings of a file, or of all, whosever they are ([FM5]): their lines are flushed where the drive's
     /// persistence domain asks for that. It takes as long as flushing all that is mapped.
     ///

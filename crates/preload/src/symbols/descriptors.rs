@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_long, c_uint};
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::descriptions;
-use crate::door::{DESCRIPTORS, end, without_connection};
+use crate::door::{DESCRIPTORS, DESCRIPTORS_MAX, end, without_connection};
 use crate::files;
 use crate::mutant::{Mutant, on};
 use crate::next::interpose;
@@ -17,8 +17,8 @@ fn is_ours(descriptor: c_int) -> bool {
 }
 
 /// Our descriptors, in order.
-fn ours() -> [c_int; 2] {
-    let mut ours = [0, 1].map(|index| DESCRIPTORS[index].load(Relaxed));
+fn ours() -> [c_int; DESCRIPTORS_MAX] {
+    let mut ours = DESCRIPTORS.each_ref().map(|number| number.load(Relaxed));
     ours.sort_unstable();
     ours
 }
@@ -160,8 +160,14 @@ interpose! {
                 // SAFETY: a plain call.
                 return unsafe { super::changes::umask(first as libc::mode_t) }.into();
             }
+            libc::SYS_rt_sigaction if second != 0 => crate::lent::handles(first as c_int),
             libc::SYS_seccomp | libc::SYS_landlock_restrict_self => super::sandboxed(),
             libc::SYS_prctl if first as c_int == libc::PR_SET_SECCOMP => super::sandboxed(),
+            libc::SYS_mmap | libc::SYS_munmap | libc::SYS_mremap | libc::SYS_mprotect | libc::SYS_msync | libc::SYS_madvise
+            | libc::SYS_remap_file_pages if super::mappings::are_there() => {
+                // SAFETY: the caller's arguments.
+                return unsafe { super::mappings::call(number, [first, second, third, fourth, fifth, sixth]) };
+            }
             // SAFETY: the caller's path.
             libc::SYS_inotify_add_watch => unsafe { super::watching((super::HERE, second as *const std::ffi::c_char)) },
             _ => before_call(number, [first, second, third, fifth], fourth),
@@ -170,7 +176,7 @@ interpose! {
     }
 }
 
-/// A directory's number gets another one, by a call of the kernel with its further arguments.
+/// A placeholder gets another number, by a call of the kernel with its further arguments.
 fn duplicated(old: c_int, [number, command, least]: [usize; 3]) -> Option<c_int> {
     // SAFETY: a call on descriptors.
     let copy = descriptions::share(old, || unsafe { sys::call(number as c_long, [old as usize, command, least, 0, 0]) })?;
@@ -221,9 +227,16 @@ fn before_call(number: c_long, arguments: [c_long; 4], flags: c_long) {
         }
         #[cfg(target_arch = "x86_64")]
         libc::SYS_poll | libc::SYS_select => descriptions::all_real(Way::KernelNeeded),
-        libc::SYS_clone | libc::SYS_clone3 | libc::SYS_execve | libc::SYS_execveat => descriptions::all_real(Way::Fork),
+        libc::SYS_execve | libc::SYS_execveat => descriptions::all_real(Way::Fork),
+        libc::SYS_clone | libc::SYS_clone3 => {
+            descriptions::all_real(Way::Fork);
+            crate::mappings::before_fork();
+        }
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_fork | libc::SYS_vfork => descriptions::all_real(Way::Fork),
+        libc::SYS_fork | libc::SYS_vfork => {
+            descriptions::all_real(Way::Fork);
+            crate::mappings::before_fork();
+        }
         libc::SYS_io_uring_setup | libc::SYS_io_setup => descriptions::end(),
         libc::SYS_prlimit64 if arguments[2] != 0 => end(),
         libc::SYS_sendmsg | libc::SYS_sendmmsg | libc::SYS_ppoll | libc::SYS_pselect6 => descriptions::all_real(Way::KernelNeeded),

@@ -29,23 +29,24 @@ fn used_by_kernel<const WHICH: u8>(arguments: &Arguments) {
     named.for_each(|(_, number)| super::used_by_kernel(*number as c_int));
 }
 
-/// The fifth argument of mmap(2), if it is used.
-fn mapped(arguments: &Arguments) {
-    if arguments[3] as c_int & libc::MAP_ANONYMOUS == 0 {
-        used_by_kernel::<0b1_0000>(arguments);
-    }
-}
-
 /// Another process or program gets all.
 fn all(_: &Arguments) {
     descriptions::all_real(Way::Fork);
 }
 
+/// A process with memory of its own gets all, mappings among it ([PRL20]).
+fn forks(arguments: &Arguments) {
+    all(arguments);
+    crate::mappings::before_fork();
+}
+
 /// clone(2) of a process; threads share the descriptors.
 fn all_unless_thread(arguments: &Arguments) {
-    let shared = libc::CLONE_VM | libc::CLONE_FILES;
-    if arguments[2] as c_int & shared != shared {
-        all(arguments);
+    let (flags, shared) = (arguments[2] as c_int, libc::CLONE_VM | libc::CLONE_FILES);
+    match flags & shared == shared {
+        true => {}
+        false if flags & libc::CLONE_VM != 0 => all(arguments),
+        false => forks(arguments),
     }
 }
 
@@ -143,6 +144,13 @@ fn old_limit(arguments: &Arguments) {
     const UL_SETFSIZE: c_int = 2;
     if arguments[0] as c_int == UL_SETFSIZE {
         crate::door::end();
+    }
+}
+
+/// A signal gets a handler; sigaction(2) may only ask for the one that there is.
+fn handles(arguments: &Arguments) {
+    if arguments[1] != 0 {
+        crate::lent::handles(arguments[0] as c_int);
     }
 }
 
@@ -300,8 +308,6 @@ before! {
     aio_fsync: request::<1>;
     aio_fsync64: request::<1>;
     // The kernel uses more of a file than bytes at an offset.
-    mmap: mapped;
-    mmap64: mapped;
     lockf: used_by_kernel::<0b1>;
     lockf64: used_by_kernel::<0b1>;
     sendfile: used_by_kernel::<0b11>;
@@ -323,7 +329,7 @@ before! {
     // Another process, another program.
     vfork: all;
     __vfork: all;
-    _Fork: all;
+    _Fork: forks;
     clone: all_unless_thread;
     __clone: all_unless_thread;
     posix_spawn: all;
@@ -363,6 +369,15 @@ before! {
     statfs64: path;
     statvfs: path;
     statvfs64: path;
+    // Faults of lent memory.
+    sigaction: handles;
+    __sigaction: handles;
+    signal: handles;
+    bsd_signal: handles;
+    ssignal: handles;
+    sysv_signal: handles;
+    __sysv_signal: handles;
+    sigset: handles;
     // More code.
     dlopen: loads;
     dlmopen: no_more;
