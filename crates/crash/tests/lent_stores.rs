@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -220,8 +221,8 @@ fn lent(bytes: usize) -> Result<Lent, String> {
     Ok((device, fs, file, storing, window))
 }
 
-/// Bytes of a file whose pages others are to get: more than is kept for moves and the like where a file system is full.
-const GIVEN: usize = 1_000_000;
+/// Bytes of a unit of space.
+const UNIT: u64 = 2 << 20;
 
 /// Fills the file system by a file, to the last page that it gives; returns the file.
 fn fill_up(fs: &FileSystem) -> Result<InodeNumber, String> {
@@ -241,12 +242,25 @@ fn is_filled(fs: &FileSystem, other: InodeNumber) -> Result<bool, String> {
 
 /// A truncation, and other files in the pages that it frees, beside a program that goes on as long as it may.
 fn beside_others() -> Result<(), String> {
-    let (_device, fs, file, storing, window) = lent(GIVEN)?;
+    let setting = setting(PersistenceDomain::Adr, 4096);
+    let fs = Arc::new(mount(&setting.format(), &setting.mount)?);
+    let (file, borrower) = (create(&fs, b"f")?, Arc::default());
+    // In several units, since a full file system keeps one back.
+    write(&fs, file, 0, &fill(1, 3 * UNIT as usize))?;
+    let lend = |at| {
+        let (storing, access) = Storing::new();
+        let lease = fs.lend_stores(&borrower, &access, file, at).map_err(text)?.ok_or("nothing is lent")?;
+        Ok::<_, String>((storing, Window::of(fs.drive(), &lease)?))
+    };
+    let lent = [lend(0)?, lend(UNIT)?, lend(2 * UNIT)?];
     fs.set_attributes(file, &SetAttributes { size: Some(0), ..SetAttributes::default() }).map_err(text)?;
     let other = fill_up(&fs)?;
-    if storing.enter() {
-        window.store(0, &vec![0xee; GIVEN])?;
-        storing.leave();
+    for (storing, window) in lent {
+        let Range { start, end } = window.bytes();
+        if storing.enter() {
+            window.store(start, &vec![0xee; (end - start) as usize])?;
+            storing.leave();
+        }
     }
     match is_filled(&fs, other)? {
         true => Ok(()),
@@ -287,8 +301,8 @@ fn amid_stores() -> Result<(), String> {
 
 /// A program that was late stores to pages that were taken away, when others have all space that there is.
 fn late() -> Result<(), String> {
-    let (device, fs, file, storing, window) = lent(GIVEN)?;
-    let before = fill(1, GIVEN);
+    let (device, fs, file, storing, window) = lent(100_000)?;
+    let before = fill(1, 100_000);
     if !storing.enter() {
         return Err("the lease has ended".into());
     }
@@ -296,7 +310,7 @@ fn late() -> Result<(), String> {
         return Err("nothing was stored".into());
     }
     let other = fill_up(&fs)?;
-    window.store(0, &vec![0xee; GIVEN])?;
+    window.store(0, &[0xee; 100_000])?;
     storing.leave();
     if !is_filled(&fs, other)? || content(&fs, file).map_err(text)? != before {
         return Err("a late store reached a file".into());
