@@ -272,7 +272,7 @@ fn what_keeps_a_cpu_awake_is_of_the_lowest_priority_and_ends_with_who_started_it
     };
     let start = Instant::now();
     while niceness() != "19" {
-        assert!(start.elapsed() < Duration::from_secs(10), "it keeps the CPU from others");
+        assert!(start.elapsed() < Duration::from_secs(60), "it keeps the CPU from others");
         std::thread::sleep(Duration::from_millis(2));
     }
     drop(process.stdin.take());

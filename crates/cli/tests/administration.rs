@@ -146,7 +146,7 @@ fn a_daemon_that_hangs_or_died_is_called_so() {
     let place = Place::formatted();
     let mount = place.mount("relaxed");
     mount.signal(Signal::KILL);
-    assert!(mount.daemon_ends_within(Duration::from_secs(10)));
+    assert!(mount.daemon_ends_within(support::WITHIN));
     for words in [&["info", &place.mountpoint()][..], &["stats", &place.mountpoint()], &["label", &place.mountpoint()]] {
         let said = fails(1, "its daemon died; unmount it and mount it again", words);
         assert!(!said.contains("os error"), "{said}");

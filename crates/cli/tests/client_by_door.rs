@@ -187,7 +187,7 @@ fn what_is_known_is_what_the_mount_says() {
         tool(&["mount".as_ref(), "-t".as_ref(), "tmpfs".as_ref(), "tmpfs".as_ref(), inner.as_os_str()]);
         let start = std::time::Instant::now();
         let is_seen = || matches!(door.attributes("inner/x"), Err(Error::Crossed(crossed)) if crossed.why == Why::MountPoint);
-        while !is_seen() && start.elapsed() < std::time::Duration::from_secs(10) {
+        while !is_seen() && start.elapsed() < support::WITHIN {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         let seen = is_seen();

@@ -5,7 +5,6 @@ mod support;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use support::{Mount, Place, fails, run, umount};
 
@@ -81,7 +80,7 @@ fn is_still_used(mount: Mount, place: &Place, by: &str, user: impl Sized) {
     assert!(fs::read_dir(place.mountpoint()).expect("listed").next().is_none(), "out of the tree");
     fails(8, "in use", &["check", &place.image()]);
     drop(user);
-    assert!(mount.daemon_ends_within(Duration::from_secs(60)), "{by}");
+    assert!(mount.daemon_ends_within(support::WITHIN), "{by}");
     place.check();
 }
 
@@ -148,6 +147,6 @@ fn what_holds_a_file_system_whose_mount_is_gone_is_named() {
     assert!(said.contains(&format!("the mount at {below}")), "{said}");
     drop(user);
     umount(&at);
-    assert!(mount.daemon_ends_within(Duration::from_secs(60)));
+    assert!(mount.daemon_ends_within(support::WITHIN));
     place.check();
 }

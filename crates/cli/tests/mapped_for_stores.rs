@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -39,16 +39,17 @@ fn stored() -> Vec<u8> {
 }
 
 /// A program that has mapped `file` and stored to it, durably.
-struct Program(Child);
+struct Program(Child, Option<BufReader<ChildStdout>>);
 
 impl Program {
     fn start(role: &str, root: &Path) -> Self {
         let mut command = Command::new("/proc/self/exe");
         command.args(["--ignored", "--exact", "a_program", "--nocapture", "--test-threads=1"]);
-        let mut child = command.env(ROLE, role).env(ROOT, root).stdout(Stdio::piped()).spawn().expect("it starts");
-        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-        assert!(lines.any(|line| line.expect("text").contains("it has stored")), "it ended before");
-        Self(child)
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.env(ROLE, role).env(ROOT, root).spawn().expect("it starts");
+        let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
+        assert!(output.by_ref().lines().any(|line| line.expect("text").contains("it has stored")), "it ended before");
+        Self(child, Some(output))
     }
 
     fn id(&self) -> Pid {
@@ -58,6 +59,13 @@ impl Program {
     fn kill(mut self) {
         self.0.kill().expect("killed");
         self.0.wait().expect("waited for");
+    }
+
+    /// Kills it, but not the child that it has forked: that goes on when its standard input ends, and has ended when its output has.
+    fn leaves_its_child(mut self) -> (ChildStdin, BufReader<ChildStdout>) {
+        let pipes = (self.0.stdin.take().expect("a pipe"), self.1.take().expect("a pipe"));
+        self.kill();
+        pipes
     }
 }
 
@@ -77,9 +85,11 @@ fn a_program() {
     mapping.store(0, &stored()).expect("stored");
     mapping.sync(0, FILE_BYTES as u64).expect("durable");
     if role == "forks" {
-        // SAFETY: the child only sleeps.
+        // SAFETY: the child makes system calls and stores to the mapping that it has inherited, nothing else.
         if unsafe { libc::fork() } == 0 {
-            std::thread::sleep(Duration::from_secs(4));
+            let mut byte = 0_u8;
+            // SAFETY: the byte is the child's own. It waits until its standard input ends.
+            unsafe { libc::read(0, (&raw mut byte).cast(), 1) };
             // SAFETY: the mapping is the child's, too.
             unsafe { std::ptr::write_bytes(mapping.as_mut_ptr(), 7, FILE_BYTES) };
             // SAFETY: it ends at once.
@@ -190,8 +200,11 @@ fn a_forked_child_keeps_the_pages() {
     fs::write(mount.path("file"), pattern(1, FILE_BYTES)).expect("written");
     let program = Program::start("forks", mount.root());
     assert_eq!(mappings(&mount), [0], "the program has unmapped it");
-    program.kill();
-    pages_are_nobodys(&mount, || std::thread::sleep(Duration::from_secs(5))); // the child stores
+    let (tells, mut says) = program.leaves_its_child();
+    pages_are_nobodys(&mount, || {
+        drop(tells);
+        says.read_to_end(&mut Vec::new()).expect("the child has stored, and ended");
+    });
     mount.unmount();
     succeeds(&["check", &device]);
 }

@@ -425,7 +425,7 @@ fn the_units_of_systemd_are_accepted() {
             rustix::process::kill_process(process_id, Signal::KILL).expect("killed");
             eventually("ENOTCONN", || fs::read(place.path("mnt/file")).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN)));
             // As systemd does, before it goes on: the image is in use until the process has ended.
-            assert!(ends_within(&daemon, Duration::from_secs(60)), "the daemon ends");
+            assert!(ends_within(&daemon, support::WITHIN), "the daemon ends");
         } else {
             runs("ExecStop");
         }
@@ -456,7 +456,7 @@ fn umount_lazily_serves_open_files_to_their_end() {
         assert!(found == pattern(1, 100_000));
         file.sync_all().expect("synced after it");
         drop(file);
-        assert!(mount.daemon_ends_within(Duration::from_secs(10)), "it ends with the last file");
+        assert!(mount.daemon_ends_within(support::WITHIN), "it ends with the last file");
         place.check();
         let mount = place.mount("strict");
         assert!(fs::read(mount.path("open")).expect("read") == [pattern(1, 100_000), pattern(2, 50_000)].concat());
@@ -474,7 +474,7 @@ fn fusermount_unmounts_and_everything_is_there() {
     assert!(!busy.status.success() && String::from_utf8_lossy(&busy.stderr).contains("busy"), "in use");
     drop(open);
     unmounts(Command::new("fusermount3").args(["-u", &place.mountpoint()]));
-    assert!(mount.daemon_ends_within(Duration::from_secs(10)));
+    assert!(mount.daemon_ends_within(support::WITHIN));
     place.check();
     let mount = place.mount("relaxed");
     assert!(fs::read(mount.path("file")).expect("read") == pattern(5, 300_000));
@@ -492,7 +492,7 @@ fn a_killed_daemon_leaves_enotconn_and_the_next_mount_recovers() {
         let file = OpenOptions::new().create_new(true).read(true).write(true).open(mount.path("file")).expect("created");
         file.write_all_at(&pattern(1, 70_000), 0).and_then(|()| file.sync_all()).expect("synced");
         mount.signal(Signal::KILL);
-        assert!(mount.daemon_ends_within(Duration::from_secs(10)));
+        assert!(mount.daemon_ends_within(support::WITHIN));
         let not_connected = |error: std::io::Error| error.raw_os_error() == Some(libc::ENOTCONN);
         // A queue of a CPU outlives the daemon for a moment, and what comes to it meanwhile is called off.
         eventually("the connection is gone", || {
@@ -529,7 +529,7 @@ fn fsync_fails_when_the_daemon_died_with_bytes_in_the_cache() {
         file.write_all_at(&pattern(1, 70_000), 0).and_then(|()| file.sync_all()).expect("synced");
         file.write_all_at(&pattern(2, 70_000), 0).expect("into the cache");
         mount.signal(Signal::KILL);
-        assert!(mount.daemon_ends_within(Duration::from_secs(10)));
+        assert!(mount.daemon_ends_within(support::WITHIN));
         eventually("the connection is gone", || {
             fs::metadata(place.mountpoint()).expect_err("nobody answers").raw_os_error() == Some(libc::ENOTCONN)
         });

@@ -6,8 +6,9 @@ use std::mem::MaybeUninit;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags};
 use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
@@ -161,11 +162,30 @@ fn stores(place: StorePlace, zone: OwnedFd, words: &OwnedFd) -> Option<Stores> {
     Some(Stores::new(zone, place.needs_flush, Leases::map(words.as_fd()).ok()?))
 }
 
+/// Waits until the daemon says something, or has closed the connection. The socket's own bound begins anew with each signal, so it would not end
+/// a wait that signals interrupt more often.
+///
+/// # Errors
+/// `AGAIN` after [`GREETING_WAIT`].
+fn wait_for_greeting(socket: &OwnedFd) -> Result<(), Errno> {
+    let end = Instant::now() + GREETING_WAIT;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => return Err(Errno::AGAIN),
+            Err(Errno::INTR) => {}
+            other => return other.map(drop),
+        }
+    }
+}
+
 /// Greets the daemon at the other end of a socket and maps what it sends. Descriptors that are kept have numbers from `least` on.
 pub(crate) fn greet(socket: OwnedFd, root: BorrowedFd<'_>, hello: Hello, least: u32) -> Result<Greeted, ConnectError> {
     let socket = moved_up(socket, least);
     set_timeouts(&socket)?;
     send_hello(&socket, root, hello)?;
+    wait_for_greeting(&socket)?;
     let mut bytes = [0; GREETING_BYTES + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

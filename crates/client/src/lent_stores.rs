@@ -303,9 +303,6 @@ mod tests {
     use super::*;
 
     const PAGE: u64 = 4096;
-    /// The bug is that of the process.
-    static ALONE: Mutex<()> = Mutex::new(());
-
     fn handle(number: u64) -> Handle {
         Handle::of(number).expect("a number")
     }
@@ -419,7 +416,7 @@ mod tests {
             let lines = stores.zone.lines.lock();
             lines.0.is_empty() && lines.1.is_empty()
         }
-        let _alone = ALONE.lock();
+        let _alone = mutant::ALONE.lock();
         assert!(is_durable());
         for bug in [Mutant::StoresUnflushed, Mutant::StoresUnfenced] {
             mutant::select(bug);
@@ -439,7 +436,7 @@ mod tests {
             stores.keep(handle(1), 0, Some((StoreLease(lease.token()), vec![range(0, 7, PAGE)])));
             stores.store(&ring, handle(1), 100, &[5; 100]).is_some()
         }
-        let _alone = ALONE.lock();
+        let _alone = mutant::ALONE.lock();
         assert!(!counts());
         mutant::select(Mutant::TakenStoresCount);
         let found = counts();
@@ -475,7 +472,7 @@ mod tests {
                 (stored, loaded)
             })
         }
-        let _alone = ALONE.lock();
+        let _alone = mutant::ALONE.lock();
         assert_eq!(come_in(), (false, false));
         mutant::select(Mutant::StoresUnordered);
         let found = come_in();

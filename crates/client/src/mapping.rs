@@ -249,6 +249,7 @@ mod tests {
         assert_eq!((synced(Some(false)), synced(None)), (vec![None, None], vec![None, None]));
         #[cfg(feature = "mutants")]
         {
+            let _alone = crate::mutant::ALONE.lock();
             crate::mutant::select(Mutant::SyncUnflushed);
             let found = synced(Some(true));
             crate::mutant::select(Mutant::None);

@@ -47,6 +47,10 @@ pub enum Mutant {
 #[cfg(feature = "mutants")]
 static SELECTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(Mutant::None as u8);
 
+/// Held by the unit test whose bug it is.
+#[cfg(all(test, feature = "mutants"))]
+pub(crate) static ALONE: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
+
 /// Selects the bug of this process; [`Mutant::None`] for none.
 #[cfg(feature = "mutants")]
 pub fn select(mutant: Mutant) {

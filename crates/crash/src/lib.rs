@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod awake;
 mod compare;
 mod cpu;
 mod explore;
@@ -24,6 +25,7 @@ mod stuck;
 mod tagged_lines;
 mod tree;
 
+pub use awake::{Awake, comes_within, heard_within};
 pub use compare::{Compared, compare_with_model};
 pub use cpu::stay_on_one_cpu;
 pub use explore::{ALPHABET, Effort, Explorer, PREPARATION, Tried};

@@ -49,6 +49,11 @@ impl Storing {
         !word.is_taken
     }
 
+    /// Whether the lease has ended, or somebody waits for the end of what is being stored.
+    pub fn is_revoked(&self) -> bool {
+        self.word.lock().is_revoked
+    }
+
     /// The memory is not mapped any more.
     pub fn unmap(&self) {
         self.word.lock().is_unmapped = true;

@@ -1,10 +1,11 @@
 //! A device on which one chosen request does not complete until the test releases it.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceError, Firmware, Layer, TxId};
 
+use crate::awake::comes_within;
 use crate::fault::Access;
 use crate::memory_device::MemoryDevice;
 
@@ -46,15 +47,9 @@ impl StuckDevice {
         *self.state() = State { trap: Some(Trap { access, length_min }), ..State::default() };
     }
 
-    /// Waits until a request is stuck. Returns false if none is stuck in time.
+    /// Waits until a request is stuck. Returns false if none is stuck in time, in which the process ran.
     pub fn is_stuck_within(&self, time: Duration) -> bool {
-        let end = Instant::now() + time;
-        let mut state = self.state();
-        while !state.stuck {
-            let Some(left) = end.checked_duration_since(Instant::now()) else { return false };
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        true
+        comes_within(time, || self.state().stuck)
     }
 
     /// Releases the stuck request.

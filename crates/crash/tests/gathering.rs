@@ -92,8 +92,11 @@ fn cuts(setting: &Setting) -> Result<(), String> {
     };
     let one_in = (events.len() as u64 / (STATES * rounds_or(1))).max(1);
     let (mut random, mut chosen, mut result, mut looked) = (Random::new(1), Random::new(2), Ok(()), 0);
+    let mut states = 0_u64;
     each_state(&start, &events, 0, 1, &mut random, &mut |cut, state| {
-        if result.is_ok() && chosen.one_in(one_in) {
+        states += 1;
+        // Chance alone would choose hardly any in some recordings.
+        if result.is_ok() && (chosen.one_in(one_in) || states.is_power_of_two()) {
             looked += 1;
             result = look(&state.device).map_err(|what| format!("cut before event {} of {}: {what}", cut.event, events.len()));
         }

@@ -5,11 +5,15 @@
 
 mod support;
 
+use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use support::bugs::{alone, is_caught, run};
 use support::work::in_every_domain;
-use tandemfs_crash::{CrashState, Cut, MemoryDevice, Random, Setting, Storing, Window, check_device, content, each_state, fill, mount};
+use tandemfs_crash::{
+    CrashState, Cut, MemoryDevice, Random, Setting, Storing, Window, check_device, comes_within, content, each_state, fill, mount,
+};
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_emulator::{DeviceOptions, open_device};
 use tandemfs_format::InodeNumber;
@@ -217,19 +221,48 @@ fn lent(bytes: usize) -> Result<Lent, String> {
     Ok((device, fs, file, storing, window))
 }
 
+/// Bytes of a unit of space.
+const UNIT: u64 = 2 << 20;
+
+/// Fills the file system by a file, to the last page that it gives; returns the file.
+fn fill_up(fs: &FileSystem) -> Result<InodeNumber, String> {
+    let (other, mut end) = (create(fs, b"other")?, 0);
+    for length in [64 << 10, 4096] {
+        while write(fs, other, end, &vec![7; length]).is_ok() {
+            end += length as u64;
+        }
+    }
+    Ok(other)
+}
+
+/// Whether the file that has filled it is as it was written.
+fn is_filled(fs: &FileSystem, other: InodeNumber) -> Result<bool, String> {
+    Ok(content(fs, other).map_err(text)?.iter().all(|byte| *byte == 7))
+}
+
 /// A truncation, and other files in the pages that it frees, beside a program that goes on as long as it may.
 fn beside_others() -> Result<(), String> {
-    let (_device, fs, file, storing, window) = lent(100_000)?;
+    let setting = setting(PersistenceDomain::Adr, 4096);
+    let fs = Arc::new(mount(&setting.format(), &setting.mount)?);
+    let (file, borrower) = (create(&fs, b"f")?, Arc::default());
+    // In several units, since a full file system keeps one back.
+    write(&fs, file, 0, &fill(1, 3 * UNIT as usize))?;
+    let lend = |at| {
+        let (storing, access) = Storing::new();
+        let lease = fs.lend_stores(&borrower, &access, file, at).map_err(text)?.ok_or("nothing is lent")?;
+        Ok::<_, String>((storing, Window::of(fs.drive(), &lease)?))
+    };
+    let lent = [lend(0)?, lend(UNIT)?, lend(2 * UNIT)?];
     fs.set_attributes(file, &SetAttributes { size: Some(0), ..SetAttributes::default() }).map_err(text)?;
-    let other = create(&fs, b"other")?;
-    let piece = fill(7, 64 << 10);
-    let _until_it_is_full = (0..).find(|at| write(&fs, other, at * piece.len() as u64, &piece).is_err());
-    if storing.enter() {
-        window.store(0, &[0xee; 100_000])?;
-        storing.leave();
+    let other = fill_up(&fs)?;
+    for (storing, window) in lent {
+        let Range { start, end } = window.bytes();
+        if storing.enter() {
+            window.store(start, &vec![0xee; (end - start) as usize])?;
+            storing.leave();
+        }
     }
-    let found = content(&fs, other).map_err(text)?;
-    match found.chunks(piece.len()).all(|found| found == &piece[..found.len()]) {
+    match is_filled(&fs, other)? {
         true => Ok(()),
         false => Err("another file was stored to".into()),
     }
@@ -248,10 +281,14 @@ fn amid_stores() -> Result<(), String> {
             let mut found = vec![0; 100_000];
             own.read(file, 0, &mut found).map(|_| found).map_err(text)
         });
-        for at in (0..bytes.len()).step_by(1000) {
-            window.store(at as u64, &bytes[at..at + 1000])?;
-            std::thread::sleep(std::time::Duration::from_millis(1));
+        let (first, second) = bytes.split_at(50_000);
+        window.store(0, first)?;
+        while !storing.is_revoked() && !reader.is_finished() {
+            std::thread::yield_now();
         }
+        // A reader that does not wait is done within a small part of this.
+        comes_within(Duration::from_millis(200), || reader.is_finished());
+        window.store(first.len() as u64, second)?;
         storing.leave();
         match reader.join().map_err(|_| "a panic")?? {
             found if found == bytes => Ok(()),
@@ -272,13 +309,10 @@ fn late() -> Result<(), String> {
     if content(&fs, file).map_err(text)? != before {
         return Err("nothing was stored".into());
     }
-    let other = create(&fs, b"other")?;
-    let piece = fill(7, 64 << 10);
-    let _until_it_is_full = (0..).find(|at| write(&fs, other, at * piece.len() as u64, &piece).is_err());
+    let other = fill_up(&fs)?;
     window.store(0, &[0xee; 100_000])?;
     storing.leave();
-    let found = content(&fs, other).map_err(text)?;
-    if !found.chunks(piece.len()).all(|found| found == &piece[..found.len()]) || content(&fs, file).map_err(text)? != before {
+    if !is_filled(&fs, other)? || content(&fs, file).map_err(text)? != before {
         return Err("a late store reached a file".into());
     }
     storing.unmap();
@@ -328,7 +362,7 @@ fn programs_left() -> Result<(), String> {
 fn times() -> Result<(), String> {
     let (_device, fs, file, storing, window) = lent(5000)?;
     let before = fs.attributes(file).map_err(text)?;
-    std::thread::sleep(std::time::Duration::from_millis(20));
+    std::thread::sleep(Duration::from_millis(20));
     if !storing.enter() {
         return Err("the lease has ended".into());
     }

@@ -7,12 +7,12 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use support::bugs::{alone, run};
 use tandemfs_crash::{
     ALPHABET, Access, Effort, Explorer, FaultDevice, Harness, MemoryDevice, Model, Operation, Random, Scene, Setting, StuckDevice, Tree,
-    check_device, content, cut_everywhere, each_state, fill, mount_device,
+    check_device, comes_within, content, cut_everywhere, each_state, fill, heard_within, mount_device,
 };
 use tandemfs_device::{BlockPath, BlockRequest, Drive, PersistenceDomain};
 use tandemfs_format::journal::{decode, encode};
@@ -580,10 +580,10 @@ fn stuck_write() -> Result<(), String> {
         let (sender, receiver) = channel();
         let fs = &fs;
         scope.spawn(move || sender.send(fs.attributes(inode).is_ok()));
-        let answered = receiver.recv_timeout(Duration::from_secs(2));
+        let answered = heard_within(Duration::from_secs(2), &receiver);
         stuck.release();
         match (is_stuck, answered) {
-            (true, Ok(true)) => Ok(()),
+            (true, Some(true)) => Ok(()),
             other => Err(format!("looking at a file whose data is on its way: {other:?}")),
         }
     })
@@ -611,10 +611,7 @@ fn stuck_read() -> Result<(), String> {
         let is_stuck = stuck.is_stuck_within(Duration::from_secs(20));
         let at_the_drive = TOLD.load(SeqCst);
         scope.spawn(|| announcing(tell, || fs.write(inode, 0, b"new", WriteOptions::default()).map(drop)));
-        let until = Instant::now() + Duration::from_secs(if at_the_drive == 1 { 20 } else { 0 });
-        while TOLD.load(SeqCst) < 2 && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        comes_within(Duration::from_secs(if at_the_drive == 1 { 20 } else { 0 }), || TOLD.load(SeqCst) >= 2);
         let told = TOLD.load(SeqCst);
         stuck.release();
         match (is_stuck, at_the_drive, told) {

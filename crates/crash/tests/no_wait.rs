@@ -9,7 +9,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use support::waiting::{Release, start};
-use tandemfs_crash::{Access, MemoryDevice, Setting, StuckDevice, Tree, check_device, fill, mount, mount_device};
+use tandemfs_crash::{Access, MemoryDevice, Setting, StuckDevice, Tree, check_device, fill, heard_within, mount, mount_device};
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
@@ -147,12 +147,12 @@ fn beside(holders: &[Holder], (what, operation): Operation) -> bool {
             .collect();
         let counted = s.fs.statistics().operations;
         let tried = start(scope, || no_wait(|| operation(&s)));
-        let answer = tried.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("{context}: it waits"));
+        let answer = heard_within(LIMIT, &tried).unwrap_or_else(|| panic!("{context}: it waits"));
         if matches!(answer, Err(Error::WouldWait)) {
             assert_eq!(s.fs.statistics().operations, counted, "{context}: a refused operation is counted");
         }
         s.stuck.release();
-        held.iter().for_each(|done| done.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("{context}: the holder goes on")));
+        held.iter().for_each(|done| heard_within(LIMIT, done).unwrap_or_else(|| panic!("{context}: the holder goes on")));
         let (refused, answer) = match answer {
             Err(Error::WouldWait) => (true, operation(&s).expect("waits")),
             other => (false, other.unwrap_or_else(|error| panic!("{context}: {error}"))),
@@ -346,10 +346,10 @@ fn heard_beside(holders: &[Holder], (what, operation): Operation) -> Heard {
             announcing(tell, || operation(s)).expect("it is not refused");
             sender.send(Heard::Done).expect("heard");
         });
-        let first = heard.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("{context}: it waits without a word"));
+        let first = heard_within(LIMIT, &heard).unwrap_or_else(|| panic!("{context}: it waits without a word"));
         s.stuck.release();
         if first == Heard::Waits {
-            let then = heard.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("{context}: it does not get on"));
+            let then = heard_within(LIMIT, &heard).unwrap_or_else(|| panic!("{context}: it does not get on"));
             assert_eq!(then, Heard::Done, "{context}: a wait is announced once");
         }
         first

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use support::waiting::{Release, start};
 use tandemfs_crash::Setting;
-use tandemfs_crash::{Access, MemoryDevice, StuckDevice, Tree, check_device, content, fill, mount, mount_device};
+use tandemfs_crash::{Access, MemoryDevice, StuckDevice, Tree, check_device, content, fill, heard_within, mount, mount_device};
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
@@ -57,7 +57,7 @@ fn scene() -> Scene {
 }
 
 fn goes_on<T>(what: &str, receiver: &Receiver<T>) -> T {
-    receiver.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("{what} waits for the stuck request"))
+    heard_within(LIMIT, receiver).unwrap_or_else(|| panic!("{what} waits for the stuck request"))
 }
 
 fn waits<T>(what: &str, receiver: &Receiver<T>) {

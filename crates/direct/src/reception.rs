@@ -104,6 +104,7 @@ impl Reception {
     fn wait(&mut self) -> io::Result<bool> {
         let is_busy = !self.newcomers.is_empty() || self.shared.left.pins() > 0 || !self.shared.clients.lock().is_empty();
         let timeout = is_busy.then_some(Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.as_nanos() as i64 });
+        let begun = Instant::now();
         let mut waiting = vec![
             PollFd::new(&self.stopped, PollFlags::IN),
             PollFd::new(&self.listener, PollFlags::IN),
@@ -126,7 +127,8 @@ impl Reception {
         let (said, silent): (Vec<Newcomer>, Vec<Newcomer>) = self.newcomers.drain(..).partition(|_| spoke.next() == Some(&true));
         self.newcomers = silent;
         said.iter().for_each(|newcomer| self.greet(&newcomer.socket));
-        self.newcomers.retain(|newcomer| newcomer.since.elapsed() < HELLO_WITHIN);
+        // As of the poll: what came since, while this process may have been stopped, is heard by the next one.
+        self.newcomers.retain(|newcomer| begun.saturating_duration_since(newcomer.since) < HELLO_WITHIN);
         if ready[1] {
             self.accept();
         }

@@ -7,49 +7,38 @@
 //!
 //!     cargo test --profile soak -p tandemfs-direct --test lent -- --ignored --nocapture cost
 
+#[path = "support/greeting.rs"]
+mod greeting;
+#[path = "support/memory.rs"]
+mod memory;
 #[path = "support/pages.rs"]
 mod pages;
 mod support;
 
 use std::fs::File as HostFile;
 use std::hint::black_box;
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    SocketAddrUnix, SocketFlags, SocketType,
-};
 use tandemfs_client::mutant::{self as client_mutant, Mutant as ClientMutant};
 use tandemfs_client::{Errno, Error, File, Mount, OpenOptions, Options, Tree};
 use tandemfs_crash::{Random, rounds_or, seed_or};
-use tandemfs_device::Drive;
 use tandemfs_direct::mutant::{self, Mutant};
 use tandemfs_direct::{Entrants, Limits, Server};
-use tandemfs_emulator::{DeviceOptions, open_device};
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, make_file_system};
-use tandemfs_protocol::{GREETING_BYTES, Handle, Hello, Number, Operation, Outcome, Place, Reception, Text, Welcome};
+use tandemfs_protocol::{Handle, Hello, Number, Operation, Outcome, Place, Text};
 use tandemfs_ring::Client;
-use tandemfs_vfs::{At, Capabilities, Credentials, OpenFile, Process, Settings, Subject, Vfs};
+use tandemfs_vfs::{At, OpenFile, Settings, Subject, Vfs};
 
+use greeting::{greeted, socket_to};
+use memory::{GROUP, alone, file_system, filled, somebody};
 use pages::Pages;
 
 const ZONE_BYTES: u64 = 64 << 20;
-/// Nobody is a member.
-const GROUP: u32 = 54_321;
-
-fn alone() -> MutexGuard<'static, ()> {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A file system on memory alone, and a server.
 struct Scene {
@@ -61,15 +50,7 @@ struct Scene {
 }
 
 fn scene_lending(lends_to: Option<u32>) -> Scene {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let path = std::env::temp_dir().join(format!("tandemfs-door-lent-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed)));
-    let image = HostFile::options().read(true).write(true).create_new(true).open(&path).expect("a file");
-    image.set_len(ZONE_BYTES).expect("sized");
-    let device = open_device(&format!("memory={}", path.display()), &DeviceOptions::default());
-    std::fs::remove_file(&path).expect("removed; the device keeps it");
-    let drive = Drive::new(device.expect("opens"));
-    make_file_system(&drive, &FormatOptions::default()).expect("formats");
-    let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
+    let (fs, image) = file_system(ZONE_BYTES);
     let pages = Arc::<Pages>::default();
     let vfs = Vfs::new(Arc::new(fs), Settings::default()).beside(pages.clone());
     let (stands, limits) = (Box::new(|| true), Limits { threads: 4, lends_to, ..Limits::default() });
@@ -83,10 +64,6 @@ fn scene() -> Scene {
 
 fn loading() -> Options {
     Options { loads: true, ..Options::default() }
-}
-
-fn somebody() -> Process {
-    Process { umask: 0, ..Process::of(Credentials::new(0, 0, &[], Capabilities::ALL)) }
 }
 
 impl Scene {
@@ -128,10 +105,6 @@ fn read(file: &File, offset: u64, length: usize) -> Vec<u8> {
     let done = file.read_at(&mut bytes, offset).expect("read");
     bytes.truncate(done);
     bytes
-}
-
-fn filled(random: &mut Random, length: usize) -> Vec<u8> {
-    (0..length.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).take(length).collect()
 }
 
 #[test]
@@ -389,34 +362,6 @@ fn the_zone_is_for_who_asks_where_the_mount_lends() {
     let scene = scene();
     assert!(!scene.connect(&Options::default()).loads_by_itself(), "a client that has not asked");
     assert!(scene.connect(&loading()).loads_by_itself());
-}
-
-/// A greeting as the daemon sends it.
-fn greeted(socket: BorrowedFd<'_>, hello: Hello) -> (Welcome, Vec<OwnedFd>) {
-    let root = rustix::fs::open("/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).expect("there");
-    let (mut space, shown) = ([MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))], [root.as_fd()]);
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    assert!(control.push(SendAncillaryMessage::ScmRights(&shown)));
-    rustix::net::sendmsg(socket, &[IoSlice::new(&hello.encode())], &mut control, SendFlags::NOSIGNAL).expect("sent");
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut bytes = [0; GREETING_BYTES];
-    rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC).expect("an answer");
-    let rights = control.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
-        _ => None,
-    });
-    let descriptors = rights.flatten().collect();
-    match Reception::decode(&bytes).expect("a greeting") {
-        Reception::Welcome(welcome) => (welcome, descriptors),
-        Reception::Refusal(refusal) => panic!("{}", refusal.sentence),
-    }
-}
-
-fn socket_to(path: &std::path::Path) -> OwnedFd {
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket");
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path).expect("an address")).expect("connected");
-    socket
 }
 
 /// [LND2], [MAP3]: a client that asks for places, or maps, all the same.

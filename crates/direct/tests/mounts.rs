@@ -7,10 +7,10 @@ mod support;
 
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tandemfs_client::{Error, Options, Tree};
-use tandemfs_crash::MemoryDevice;
+use tandemfs_crash::{MemoryDevice, comes_within};
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_direct::mutant::{self, Mutant};
 use tandemfs_direct::{Entrants, Limits, MountIdentity, Server};
@@ -20,20 +20,8 @@ use tandemfs_vfs::{At, Capabilities, Credentials, Process, Settings, Vfs};
 const BUGS: [(&str, Mutant); 3] = [("none", Mutant::None), ("KNW3", Mutant::MountsNotRevoked), ("CRD3", Mutant::ClosedMountServed)];
 const BUG: &str = "TANDEMFS_TEST_BUG";
 /// How long a change may take to be noticed, and how long a bug is watched.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 const WATCHED: Duration = Duration::from_secs(2);
-
-/// Whether something comes true in time.
-fn comes(within: Duration, mut is_so: impl FnMut() -> bool) -> bool {
-    let begun = Instant::now();
-    while !is_so() {
-        if begun.elapsed() > within {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    true
-}
 
 fn mount(arguments: &[&str]) {
     let output = Command::new("mount").args(arguments).output().expect("ran");
@@ -63,10 +51,11 @@ fn inside() {
     }
     let within = |is_its_bug| if is_its_bug { WATCHED } else { LIMIT };
     mount(&["-t", "tmpfs", "none", "/proc/tty"]);
-    let is_crossed = comes(within(*bug == Mutant::MountsNotRevoked), || matches!(client.attributes("tty/file"), Err(Error::Crossed(_))));
+    let is_crossed =
+        comes_within(within(*bug == Mutant::MountsNotRevoked), || matches!(client.attributes("tty/file"), Err(Error::Crossed(_))));
     println!("crossed: {is_crossed}");
     mount(&["-o", "remount,ro,bind", "/proc"]);
-    let has_ended = comes(within(*bug == Mutant::ClosedMountServed), || matches!(client.attributes("."), Err(Error::Errno(_))));
+    let has_ended = comes_within(within(*bug == Mutant::ClosedMountServed), || matches!(client.attributes("."), Err(Error::Errno(_))));
     println!("ended: {has_ended}");
 }
 

@@ -13,10 +13,10 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tandemfs_client::{ConnectError, Errno, Error, Mount, OpenOptions, Options, Tree, Unless, Why};
-use tandemfs_crash::{Access, MemoryDevice, StuckDevice};
+use tandemfs_crash::{Access, MemoryDevice, StuckDevice, comes_within, heard_within};
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_direct::mutant::{self, Mutant};
 use tandemfs_direct::{Entrants, Limits, Opener, Server, Wanted};
@@ -25,14 +25,21 @@ use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, leaves_to_others, mak
 use tandemfs_vfs::{At, Caches, Capabilities, Change, Credentials, Process, QUICK_BYTES, Settings, Subject, Vfs};
 
 /// Longer than anything takes that does not wait.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Whether a scene is played with a bug.
+static HAS_BUG: AtomicBool = AtomicBool::new(false);
+
 /// How long a scene waits for what a bug prevents.
-const PATIENCE: Duration = Duration::from_secs(3);
+fn patience() -> Duration {
+    if HAS_BUG.load(SeqCst) { Duration::from_secs(3) } else { LIMIT }
+}
 
 type Found = Result<(), String>;
 
 fn run(bug: Mutant, scene: fn() -> Found) -> Found {
     mutant::select(bug);
+    HAS_BUG.store(bug != Mutant::None, SeqCst);
     let result = catch_unwind(AssertUnwindSafe(scene));
     mutant::select(Mutant::None);
     result.unwrap_or_else(|panic| Err(format!("panic: {}", panic.downcast_ref::<String>().map_or("?", String::as_str))))
@@ -169,7 +176,7 @@ fn what_waits_for_the_drive_holds_nobody_up() {
             }
             sender.send(()).expect("somebody listens");
         });
-        let answered = receiver.recv_timeout(PATIENCE * 3).is_ok();
+        let answered = heard_within(patience(), &receiver).is_some();
         scene.stuck.release();
         looks.join().expect("ended");
         assert_eq!(reader.join().expect("ended"), Ok([7; 4096]), "and is answered in the end");
@@ -359,14 +366,7 @@ fn files_end_with_their_client() {
             std::mem::forget(mount);
             next
         };
-        let start = Instant::now();
-        while used(&mount) != before {
-            if start.elapsed() > PATIENCE {
-                return Err("files of a client that has ended are held".into());
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
+        holds(comes_within(patience(), || used(&mount) == before), "files of a client that has ended are held")
     }
     is_caught(Mutant::FilesOutliveClients, found);
 }
@@ -382,18 +382,15 @@ fn a_client_whose_groups_have_changed_ends() {
         let mount = scene.connect();
         mount.attributes(".").expect("served");
         set_groups(&[65_533]);
-        let start = Instant::now();
-        let result = loop {
-            match mount.attributes(".") {
-                Err(Error::Errno(Errno::NOTCONN)) => break Ok(()),
-                other => assert!(other.is_ok(), "{other:?}"),
+        let has_ended = comes_within(patience(), || match mount.attributes(".") {
+            Err(Error::Errno(Errno::NOTCONN)) => true,
+            other => {
+                assert!(other.is_ok(), "{other:?}");
+                false
             }
-            if start.elapsed() > PATIENCE {
-                break Err("still served with the groups that it had".into());
-            }
-        };
+        });
         set_groups(&[]);
-        result
+        holds(has_ended, "still served with the groups that it had")
     }
     if rustix::process::geteuid().is_root() {
         is_caught(Mutant::CredentialsKept, found);
@@ -411,14 +408,9 @@ fn a_client_with_a_limit_for_its_files_ends_and_is_refused() {
         let mount = scene.connect();
         mount.attributes(".").expect("served");
         set_limit(Some(1 << 30));
-        let start = Instant::now();
-        let result = loop {
-            if mount.attributes(".").is_err() {
-                break refusal(scene.connect_with("/proc", &Options::default())).map(drop);
-            }
-            if start.elapsed() > PATIENCE {
-                break Err("its files may grow beyond its limit".into());
-            }
+        let result = match comes_within(patience(), || mount.attributes(".").is_err()) {
+            true => refusal(scene.connect_with("/proc", &Options::default())).map(drop),
+            false => Err("its files may grow beyond its limit".into()),
         };
         set_limit(None);
         result

@@ -16,13 +16,15 @@ use crate::types::LentExtent;
 
 /// Leases for stores that one program can have at once.
 pub const STORE_LEASES_MAX: usize = 64;
-/// How long the end of a lease waits for a program that is storing: a thousand times what a store of a window takes. In an explored schedule,
-/// where time does not pass, until it has stopped.
+/// How long the end of a lease waits for a program that is storing: a thousand times what a store of a window takes. Only time counts in which
+/// who waits could run ([SL3]). In an explored schedule, where time does not pass, until it has stopped.
 pub const STORES_END_MAX: Duration = Duration::from_secs(1);
 /// A lease without a store ends after this time ([SL7]).
 pub const IDLE_MAX: Duration = Duration::from_secs(2);
 /// The end of a lease looks again after this time at first, and after at most the second one.
 const LOOKS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
+/// What counts at most of the time between two looks.
+const LOOK_COUNTS_MAX: Duration = Duration::from_millis(10);
 
 /// The access of a program to what one lease lends.
 pub trait StoreAccess: Send + Sync {
@@ -161,13 +163,16 @@ impl StoreLease {
 
     /// Waits until nobody is storing; false if that takes too long ([SL3]).
     pub(crate) fn wait_until_ended(&self) -> bool {
-        let (start, mut pause) = (Instant::now(), LOOKS.0);
+        let (mut waited, mut pause) = (Duration::ZERO, LOOKS.0);
         while self.access.is_storing() && self.access.is_possible() && !on(Mutant::StoresNotWaitedFor) {
-            if !EXPLORED && (self.borrower.is_late() || start.elapsed() >= STORES_END_MAX) {
+            if !EXPLORED && (self.borrower.is_late() || waited >= STORES_END_MAX) {
                 self.borrower.is_late.store(true, SeqCst);
                 return false;
             }
+            let look = Instant::now();
             self.access.wait(pause);
+            // A longer one: this thread did not run, as when the machine was stopped or is too busy, and so perhaps did not the program.
+            waited += look.elapsed().min(LOOK_COUNTS_MAX);
             pause = (2 * pause).min(LOOKS.1);
         }
         true

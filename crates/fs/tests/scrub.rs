@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tandemfs_crash::{FaultDevice, MemoryDevice, Place, fill};
+use tandemfs_crash::{Awake, FaultDevice, MemoryDevice, Place, fill};
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
@@ -226,8 +226,8 @@ fn nobody_is_accused(has_firmware: bool) {
     let (_device, fs) = formatted_on(has_firmware);
     let [blocks, logs, mixed] = fill_some(&fs);
     let rounds = AtomicU64::new(0);
-    let end = Instant::now() + Duration::from_secs(2);
-    let goes_on = || Instant::now() < end;
+    let (begun, scrubs) = (Awake::now(), AtomicU64::new(0));
+    let goes_on = || begun.goes_on(Duration::from_secs(2), scrubs.load(Relaxed) > 1);
     std::thread::scope(|scope| {
         for (thread, inode) in [blocks, logs, mixed].into_iter().enumerate() {
             let (fs, rounds) = (&fs, &rounds);
@@ -271,14 +271,13 @@ fn nobody_is_accused(has_firmware: bool) {
                 fs.checkpoint().expect("a checkpoint");
             }
         });
-        let mut scrubs = 0;
         while goes_on() {
             let found = scrub(fs);
-            assert_eq!(found.findings(), [], "scrub {scrubs}");
-            scrubs += 1;
+            assert_eq!(found.findings(), [], "scrub {scrubs:?}");
+            scrubs.fetch_add(1, Relaxed);
         }
-        println!("{scrubs} scrubs beside {} changes", rounds.load(Relaxed));
-        assert!(scrubs > 1);
+        println!("{scrubs:?} scrubs beside {} changes", rounds.load(Relaxed));
+        assert!(scrubs.load(Relaxed) > 1);
     });
     fs.checkpoint().expect("a checkpoint");
     assert_eq!(scrub(&fs).findings(), []);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tandemfs_crash::{MemoryDevice, check_device};
+use tandemfs_crash::{MemoryDevice, check_device, comes_within};
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_emulator::{CreateOptions, ImageDevice, OpenOptions};
 use tandemfs_format::InodeNumber;
@@ -84,11 +84,7 @@ fn load(memory_bytes: u64, policy: WriteBackPolicy, seed: u64) {
     assert!(work.write_back_batches > 0 && work.write_back_bytes > memory_bytes);
     shadow.compare(&fs, file);
     // Write-back that finishes after the load.
-    let end = Instant::now() + Duration::from_secs(20);
-    while percent_free(&fs) < 10 {
-        assert!(Instant::now() < end, "write-back stays behind: {:?}", fs.space());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    assert!(comes_within(Duration::from_secs(60), || percent_free(&fs) >= 10), "write-back stays behind: {:?}", fs.space());
     let crashed = FileSystem::mount(Drive::new(Arc::new(device.fork())), &MountOptions::default()).expect("recovers");
     shadow.compare(&crashed, crashed.lookup(InodeNumber::ROOT, b"file").expect("there").inode);
     drop(crashed);

@@ -8,8 +8,9 @@
 //! [WCH2] *They are looked at before a client's call.* A thread is noted before it has its reply, so what was watched when a call of a client
 //!        begins is known when that call goes on. The watch comes into being behind the reply: a thread is looked at again some times, the last time
 //!        after more than a second.
-//! [WCH3] *Looking is paid for.* After a look nobody looks for fifty times as long as it took, and two milliseconds at least. Until then an answer is
-//!        that of the last look: a watch may miss what happens so shortly after it began.
+//! [WCH3] *Looking is paid for.* After a look nobody looks for fifty times as long as it took of a CPU, and two milliseconds at least. Until then an
+//!        answer is that of the last look: a watch may miss what happens so shortly after it began. By the clock a look during which the daemon was
+//!        stopped, or got no CPU, would be followed by minutes of that.
 //! [WCH4] *A watch has no owner.* A process that is gone may have left it to another, by a fork or a message, also before it was looked at. So
 //!        what was found in it counts until a look at all processes, which another thread makes now and then while there is something to find out.
 //! [WCH5] Nothing is looked for while no client asks.
@@ -25,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
+use rustix::time::{ClockId, clock_gettime};
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{Result, may_wait};
 
@@ -33,7 +35,7 @@ use crate::later::Later;
 const SHARDS: usize = 16;
 /// Threads that are noted in a shard; beyond that all processes are looked at.
 const NOTED_MAX: usize = 256;
-/// A look is followed by so many times its duration without one ([WCH3]).
+/// A look is followed by so many times its CPU time without one ([WCH3]).
 const REST: u64 = 50;
 const REST_LEAST: u64 = 2_000;
 /// The same for a look at all processes.
@@ -105,6 +107,9 @@ pub(crate) struct Watches {
     found: Mutex<Arc<Marks>>,
     is_any: AtomicBool,
     all: Later,
+    /// Each look is held up so long, as by a stop of the daemon.
+    #[cfg(test)]
+    looks_last: Mutex<std::time::Duration>,
 }
 
 /// A device number.
@@ -127,6 +132,22 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The CPU time that this thread has used, in microseconds.
+fn cpu_time() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
+}
+
+/// What a look costs: the CPU time of its thread when it began.
+struct Cost(u64);
+
+impl Cost {
+    /// How long nobody looks after it ([WCH3]).
+    fn rest(&self, times: u64, least: u64) -> u64 {
+        (times * (cpu_time() - self.0)).max(least)
+    }
+}
+
 impl Watches {
     pub(crate) fn start() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
@@ -140,6 +161,8 @@ impl Watches {
             found: Mutex::default(),
             is_any: AtomicBool::new(false),
             all: Later::start("watches")?,
+            #[cfg(test)]
+            looks_last: Mutex::default(),
         }))
     }
 
@@ -156,6 +179,15 @@ impl Watches {
 
     fn now(&self) -> u64 {
         self.start.elapsed().as_micros() as u64
+    }
+
+    /// A look that begins.
+    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "tests delay it"))]
+    fn begins_to_look(&self) -> Cost {
+        let cost = Cost(cpu_time());
+        #[cfg(test)]
+        std::thread::sleep(*locked(&self.looks_last));
+        cost
     }
 
     /// A thread asks for attributes and may watch that file next ([WCH1]); before it gets its reply. 0 is nobody who could be found.
@@ -206,6 +238,7 @@ impl Watches {
         for noted in &self.noted {
             state.askers.extend(locked(noted).drain().map(|thread| (thread, Asker::default())));
         }
+        let cost = self.begins_to_look();
         let State { askers, watchers, is_unsure, .. } = &mut *state;
         *is_unsure |= self.overflowed.swap(false, SeqCst);
         let Some(device) = self.device.get() else { return };
@@ -235,7 +268,7 @@ impl Watches {
         }
         self.show(&state);
         let ended = self.now();
-        let rests_until = ended + (REST * (ended - begun)).max(REST_LEAST);
+        let rests_until = ended + cost.rest(REST, REST_LEAST);
         self.rests_until.store(rests_until, SeqCst);
         self.look_at_all_later(&mut state, ended);
         let again = state.askers.values().map(|asker| asker.next).min().unwrap_or(NEVER);
@@ -266,7 +299,7 @@ impl Watches {
     }
 
     fn look_at_all(&self) {
-        let begun = self.now();
+        let (begun, cost) = (self.now(), self.begins_to_look());
         let found = self.device.get().map(all_watchers).unwrap_or_default();
         let mut state = locked(&self.state);
         state.watchers.retain(|_, watcher| watcher.looked_at >= begun);
@@ -274,9 +307,8 @@ impl Watches {
             state.watchers.entry(process).or_insert(Watcher { marks, looked_at: begun });
         }
         self.show(&state);
-        let ended = self.now();
         state.looks_at_all = false;
-        state.all_again = ended + (REST_OF_ALL * (ended - begun)).max(REST_OF_ALL_LEAST);
+        state.all_again = self.now() + cost.rest(REST_OF_ALL, REST_OF_ALL_LEAST);
         if !state.watchers.is_empty() {
             self.is_due_at(self.rests_until.load(SeqCst));
         }
@@ -423,6 +455,27 @@ mod tests {
         watches.of_device(&format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)));
         assert!(!watches.is_any(&[inode]).expect("waits"));
         watches.note(u32::MAX >> 1); // no such thread
+        assert!(found_within(&watches, inode, true));
+        watches.stop();
+    }
+
+    /// [WCH3]: a daemon that is stopped for a moment looked at nobody for fifty times as long.
+    #[test]
+    fn regression_a_stop_within_a_look_is_no_reason_to_rest() {
+        let directory = tempfile::tempdir().expect("made");
+        let status = fs::metadata(directory.path()).expect("there");
+        let (device, inode) = {
+            use std::os::unix::fs::MetadataExt;
+            (status.dev(), InodeNumber::new(status.ino()))
+        };
+        let watches = Watches::start().expect("a thread");
+        watches.of_device(&format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)));
+        *locked(&watches.looks_last) = Duration::from_secs(4);
+        watches.note(std::process::id());
+        assert!(!watches.is_any(&[inode]).expect("waits"), "nobody watches");
+        *locked(&watches.looks_last) = Duration::ZERO;
+        let group = inotify::init(inotify::CreateFlags::CLOEXEC).expect("a group");
+        inotify::add_watch(&group, directory.path(), inotify::WatchFlags::MODIFY).expect("watched");
         assert!(found_within(&watches, inode, true));
         watches.stop();
     }

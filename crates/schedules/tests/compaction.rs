@@ -3,20 +3,21 @@
 //!
 //! A mutant is global to the process, so the tests of this file run one after the other.
 
-use std::sync::{Arc, Mutex, PoisonError};
+#[path = "support/bugs.rs"]
+mod bugs;
 
+use std::sync::Arc;
+
+use bugs::{is_caught, is_sound};
 use tandemfs_crash::{PausingDevice, Random, Setting, check_device, fill, mount_device};
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::mutant::{self, Mutant};
+use tandemfs_fs::mutant::Mutant;
 use tandemfs_fs::{AllocateMode, FileSystem, NewInode, SetExtendedAttribute, WriteOptions};
-use tandemfs_schedules::{Explored, explore, rounds_or};
 
 /// Two sectors: a block has a vector.
 const BLOCK: u64 = 8192;
-
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn text(error: tandemfs_fs::Error) -> String {
     error.to_string()
@@ -84,24 +85,12 @@ fn beside_moves(random: &mut Random) -> Result<(), String> {
     check_device(&device, false).map(drop)
 }
 
-fn played(bug: Mutant, schedules: u64) -> Result<Explored, String> {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    mutant::select(bug);
-    let result = explore("compaction", schedules, beside_moves);
-    mutant::select(Mutant::None);
-    result
-}
-
 #[test]
 fn everything_moves_beside_other_work() {
-    let explored = played(Mutant::None, rounds_or(300)).unwrap_or_else(|what| panic!("{what}"));
-    println!("{explored:?}");
+    is_sound(300, "compaction", beside_moves);
 }
 
 #[test]
 fn cz3_moved_under_readers() {
-    match played(Mutant::MovedUnderReaders, 3000) {
-        Err(what) => println!("MovedUnderReaders: {}", what.lines().next().unwrap_or_default()),
-        Ok(explored) => panic!("MovedUnderReaders escaped: {explored:?}"),
-    }
+    is_caught(Mutant::MovedUnderReaders, "compaction", beside_moves);
 }

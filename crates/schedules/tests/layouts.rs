@@ -3,20 +3,21 @@
 //!
 //! A mutant is global to the process, so the tests of this file run one after the other.
 
-use std::sync::{Arc, Mutex, PoisonError};
+#[path = "support/bugs.rs"]
+mod bugs;
 
+use std::sync::Arc;
+
+use bugs::{is_caught, is_sound};
 use tandemfs_crash::{PausingDevice, Random, Setting, fill, mount_device};
 use tandemfs_device::{BlockRequest, PersistenceDomain, Structure};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::mutant::{self, Mutant};
+use tandemfs_fs::mutant::Mutant;
 use tandemfs_fs::{AllocateMode, FileSystem, Layout, LayoutExtent, LayoutOptions, LayoutPlace, NewInode, SetAttributes, WriteOptions};
-use tandemfs_schedules::{Explored, explore, rounds_or};
 
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 3;
-
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn text(error: tandemfs_fs::Error) -> String {
     error.to_string()
@@ -102,35 +103,17 @@ fn holders_and_writers(random: &mut Random) -> Result<(), String> {
     fs.unmount().map_err(text)
 }
 
-fn played(bug: Mutant, schedules: u64) -> Result<Explored, String> {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    mutant::select(bug);
-    let result = explore("layouts", schedules, holders_and_writers);
-    mutant::select(Mutant::None);
-    result
-}
-
-fn is_caught(bug: Mutant) {
-    match played(bug, 3000) {
-        Err(what) => println!("{bug:?}: {}", what.lines().next().unwrap_or_default()),
-        Ok(explored) => panic!("{bug:?} escaped: {explored:?}"),
-    }
-}
-
 #[test]
 fn layouts_stay_true_beside_changes() {
-    match played(Mutant::None, rounds_or(400)) {
-        Ok(explored) => println!("{explored:?}"),
-        Err(what) => panic!("{what}"),
-    }
+    is_sound(400, "layouts", holders_and_writers);
 }
 
 #[test]
 fn leases_not_recalled() {
-    is_caught(Mutant::LeasesNotRecalled);
+    is_caught(Mutant::LeasesNotRecalled, "layouts", holders_and_writers);
 }
 
 #[test]
 fn lease_after_range() {
-    is_caught(Mutant::LeaseAfterRange);
+    is_caught(Mutant::LeaseAfterRange, "layouts", holders_and_writers);
 }

@@ -3,17 +3,20 @@
 //!
 //! A mutant is global to the process, so the tests of this file run one after the other.
 
+#[path = "support/bugs.rs"]
+mod bugs;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bugs::{is_caught, is_sound};
 use tandemfs_crash::{PausingDevice, Random, Setting, fill, mount_device};
 use tandemfs_device::{MemoryRange, PersistenceDomain};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::mutant::{self, Mutant};
+use tandemfs_fs::mutant::Mutant;
 use tandemfs_fs::{FileSystem, NewInode, Versions, WriteOptions};
-use tandemfs_schedules::{Explored, explore, rounds_or};
 
 const BLOCK: u64 = 4096;
 const BLOCKS: usize = 2;
@@ -21,8 +24,6 @@ const BLOCKS: usize = 2;
 const WRITES: u64 = 2;
 /// How often the program looks.
 const LOOKS: usize = 3;
-
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn text(error: tandemfs_fs::Error) -> String {
     error.to_string()
@@ -165,35 +166,17 @@ fn loads_and_writes(random: &mut Random) -> Result<(), String> {
     fs.unmount().map_err(text)
 }
 
-fn played(bug: Mutant, schedules: u64) -> Result<Explored, String> {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    mutant::select(bug);
-    let result = explore("lent", schedules, loads_and_writes);
-    mutant::select(Mutant::None);
-    result
-}
-
-fn is_caught(bug: Mutant) {
-    match played(bug, 3000) {
-        Err(what) => println!("{bug:?}: {}", what.lines().next().unwrap_or_default()),
-        Ok(explored) => panic!("{bug:?} escaped: {explored:?}"),
-    }
-}
-
 #[test]
 fn what_is_lent_stays_true_beside_writers() {
-    match played(Mutant::None, rounds_or(400)) {
-        Ok(explored) => println!("{explored:?}"),
-        Err(what) => panic!("{what}"),
-    }
+    is_sound(400, "lent", loads_and_writes);
 }
 
 #[test]
 fn places_not_raised() {
-    is_caught(Mutant::PlacesNotRaised);
+    is_caught(Mutant::PlacesNotRaised, "lent", loads_and_writes);
 }
 
 #[test]
 fn places_noted_late() {
-    is_caught(Mutant::PlacesNotedLate);
+    is_caught(Mutant::PlacesNotedLate, "lent", loads_and_writes);
 }

@@ -3,23 +3,24 @@
 //!
 //! A mutant is global to the process, so the tests of this file run one after the other.
 
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+#[path = "support/bugs.rs"]
+mod bugs;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use bugs::{is_caught, is_sound};
 use tandemfs_crash::{PausingDevice, Random, Setting, Storing, Window, fill, mount_device};
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::mutant::{self, Mutant};
+use tandemfs_fs::mutant::Mutant;
 use tandemfs_fs::{Borrower, FileSystem, NewInode, WriteOptions};
-use tandemfs_schedules::{Explored, explore, rounds_or};
 
 const BLOCK: usize = 4096;
 /// Versions that the program writes of the block.
 const WRITES: u64 = 4;
 const READS: usize = 3;
-
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn text(error: tandemfs_fs::Error) -> String {
     error.to_string()
@@ -136,35 +137,17 @@ fn stores_and_calls(random: &mut Random) -> Result<(), String> {
     fs.unmount().map_err(text)
 }
 
-fn played(bug: Mutant, schedules: u64) -> Result<Explored, String> {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    mutant::select(bug);
-    let result = explore("lent stores", schedules, stores_and_calls);
-    mutant::select(Mutant::None);
-    result
-}
-
-fn is_caught(bug: Mutant) {
-    match played(bug, 3000) {
-        Err(what) => println!("{bug:?}: {}", what.lines().next().unwrap_or_default()),
-        Ok(explored) => panic!("{bug:?} escaped: {explored:?}"),
-    }
-}
-
 #[test]
 fn what_is_stored_is_what_others_read() {
-    match played(Mutant::None, rounds_or(400)) {
-        Ok(explored) => println!("{explored:?}"),
-        Err(what) => panic!("{what}"),
-    }
+    is_sound(400, "lent stores", stores_and_calls);
 }
 
 #[test]
 fn stores_not_ended() {
-    is_caught(Mutant::StoresNotEnded);
+    is_caught(Mutant::StoresNotEnded, "lent stores", stores_and_calls);
 }
 
 #[test]
 fn stores_not_waited_for() {
-    is_caught(Mutant::StoresNotWaitedFor);
+    is_caught(Mutant::StoresNotWaitedFor, "lent stores", stores_and_calls);
 }

@@ -3,24 +3,26 @@
 mod support;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use support::{ROOT, directory, empty, file, root, user};
+use tandemfs_crash::Awake;
 use tandemfs_vfs::{Result, Subject, Vfs};
 
 const TIME: Duration = Duration::from_millis(700);
 
-/// Root exchanges `tmp/hers` and `tmp/his` all the time; returns how often.
-fn exchange(vfs: &Vfs, ends: &AtomicBool) -> u32 {
-    let mut count = 0;
+/// What must have happened more often than this, for something to have raced.
+const ENOUGH: u32 = 10;
+
+/// Root exchanges `tmp/hers` and `tmp/his` all the time, and counts how often.
+fn exchange(vfs: &Vfs, ends: &AtomicBool, count: &AtomicU32) {
     while !ends.load(Relaxed) {
         match vfs.rename(&root(), (ROOT, b"tmp/hers"), (ROOT, b"tmp/his"), libc::RENAME_EXCHANGE) {
-            Ok(()) => count += 1,
+            Ok(()) => _ = count.fetch_add(1, Relaxed),
             Err(refused) => assert_eq!(refused.errno(), Some(Errno::NOENT), "{refused:?}"),
         }
     }
-    count
 }
 
 fn owner(vfs: &Vfs, path: &[u8]) -> Option<u32> {
@@ -35,11 +37,11 @@ fn hers_stays(take: fn(&Vfs, &[u8]) -> Result<()>) {
     directory(&vfs, &bob, b"loot", 0o700);
     drop(file(&vfs, &alice, b"tmp/hers", 0o666));
     drop(file(&vfs, &bob, b"tmp/his", 0o666));
-    let (ends, taken, refused) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU32::new(0));
-    let exchanged = std::thread::scope(|scope| {
-        let exchanging = scope.spawn(|| exchange(&vfs, &ends));
-        let started = Instant::now();
-        while started.elapsed() < TIME {
+    let (ends, exchanged, taken, refused) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        let exchanging = scope.spawn(|| exchange(&vfs, &ends, &exchanged));
+        let begun = Awake::now();
+        while begun.goes_on(TIME, [&exchanged, &taken, &refused].iter().all(|count| count.load(Relaxed) > ENOUGH)) {
             match take(&vfs, b"tmp/his") {
                 Ok(()) => {
                     taken.fetch_add(1, Relaxed);
@@ -57,13 +59,13 @@ fn hers_stays(take: fn(&Vfs, &[u8]) -> Result<()>) {
             }
         }
         ends.store(true, Relaxed);
-        exchanging.join().expect("ends")
+        exchanging.join().expect("ends");
     });
     let owners: Vec<_> = [&b"tmp/hers"[..], b"tmp/his"].iter().filter_map(|path| owner(&vfs, path)).collect();
     assert!(owners.contains(&1001), "hers is gone: {owners:?}");
-    let (taken, refused) = (taken.into_inner(), refused.into_inner());
+    let [exchanged, taken, refused] = [exchanged, taken, refused].map(AtomicU32::into_inner);
     println!("{exchanged} exchanges, {taken} taken, {refused} refused");
-    assert!(exchanged > 10 && taken > 10 && refused > 10, "{exchanged} {taken} {refused}: nothing raced");
+    assert!(exchanged > ENOUGH && taken > ENOUGH && refused > ENOUGH, "{exchanged} {taken} {refused}: nothing raced");
 }
 
 #[test]

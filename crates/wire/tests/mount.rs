@@ -240,7 +240,7 @@ fn callers_are_served_on_a_busy_cpu() {
                 start.elapsed()
             });
             let took = asks.join().expect("no panic");
-            assert!(took < Duration::from_secs(30), "{took:?}");
+            assert!(took < Duration::from_secs(100), "{took:?}");
         });
         drop(file);
         assert!(served.end().success());

@@ -35,7 +35,7 @@ pub fn failed(output: &Output, word: &str, what: &str) {
 pub fn eventually(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(10), "{what} did not come about");
+        assert!(start.elapsed() < Duration::from_secs(60), "{what} did not come about");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -371,7 +371,7 @@ fn what_the_kernel_has_to_do_goes_back() {
     tool(&["mount", "-t", "tmpfs", "tmpfs", inner]);
     let mut seen = Err(Failure::Ended);
     let start = std::time::Instant::now();
-    while seen != Err(Failure::Crossed(Why::MountPoint)) && start.elapsed() < std::time::Duration::from_secs(5) {
+    while seen != Err(Failure::Crossed(Why::MountPoint)) && start.elapsed() < support::WITHIN {
         seen = door.contents("inner/x");
     }
     tool(&["umount", inner]);
@@ -464,10 +464,11 @@ fn what_a_killed_client_had_open_is_given_back() {
     ended(&place, mount, door.into_inner());
 }
 
-/// The middle and the worst of the times of a call, in microseconds.
+/// The middle and the 99th percentile of the times of a call, in microseconds. Of so many that stops of the machine are among those above.
 fn times(door: &mut Door, during: std::time::Duration) -> (u128, u128) {
+    const CALLS_MIN: usize = 1000;
     let (start, mut times) = (std::time::Instant::now(), Vec::new());
-    while start.elapsed() < during {
+    while start.elapsed() < during || times.len() < CALLS_MIN {
         let begun = std::time::Instant::now();
         door.stat("kept").expect("there");
         times.push(begun.elapsed().as_nanos());
@@ -528,7 +529,7 @@ fn a_daemon_whose_mount_is_detached_lets_nobody_in() {
     // Served until its last file is closed, but at no place.
     assert_eq!(refusal_of(&root), Some(libc::EOPNOTSUPP));
     drop((held, root, door));
-    assert!(mount.daemon_ends_within(std::time::Duration::from_secs(20)), "nobody has a file of it");
+    assert!(mount.daemon_ends_within(support::WITHIN), "nobody has a file of it");
     drop(mount);
     place.check();
 }

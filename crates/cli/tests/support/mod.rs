@@ -15,6 +15,9 @@ use tandemfs_emulator::DeviceOptions;
 use tandemfs_format::Sector;
 use tempfile::TempDir;
 
+/// How long something may take that comes about, on a machine that does much else and stops programs for seconds.
+pub const WITHIN: Duration = Duration::from_secs(60);
+
 /// The modes in which everything has to hold.
 pub const MODES: [&str; 3] = ["relaxed", "strict", "strict,atomic"];
 
@@ -91,7 +94,7 @@ pub fn unmounts(command: &mut Command) {
             return;
         }
         let in_use = sentence.contains("in use") || sentence.contains("busy");
-        assert!(in_use && start.elapsed() < Duration::from_secs(5), "{command:?}: {sentence}");
+        assert!(in_use && start.elapsed() < WITHIN, "{command:?}: {sentence}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -223,6 +226,15 @@ impl Place {
     }
 }
 
+impl Drop for Place {
+    fn drop(&mut self) {
+        // What a failed test has left mounted, and not as a `Mount`, would keep the directory.
+        if std::thread::panicking() {
+            let _nothing_is_mounted = tandemfs_fuse::unmount(&self.directory.path().join("mnt"), tandemfs_fuse::Unmount::Lazy);
+        }
+    }
+}
+
 /// A mounted device.
 pub struct Mount {
     mountpoint: PathBuf,
@@ -252,7 +264,7 @@ impl Mount {
     pub fn unmount_fails(mut self, word: &str) {
         let start = Instant::now();
         fails(1, word, &["umount", self.mountpoint.to_str().expect("UTF-8")]);
-        assert!(start.elapsed() < Duration::from_secs(20), "the unmount took {:?}", start.elapsed());
+        assert!(start.elapsed() < WITHIN, "the unmount took {:?}", start.elapsed());
         assert!(self.daemon_ends_within(Duration::ZERO), "umount returns when the daemon is gone");
         self.taken_down = true;
     }
@@ -273,7 +285,7 @@ impl Mount {
     /// Kills the daemon at once, and takes the dead mount away.
     pub fn kill(mut self) {
         self.signal(Signal::KILL);
-        assert!(self.daemon_ends_within(Duration::from_secs(10)), "killed");
+        assert!(self.daemon_ends_within(WITHIN), "killed");
         self.detach();
         self.taken_down = true;
     }
@@ -296,7 +308,7 @@ impl Mount {
         let are_stopped = || std::fs::read_dir(format!("/proc/{id}/task")).expect("listed").all(is_stopped);
         let begun = std::time::Instant::now();
         while !are_stopped() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "it does not stop");
+            assert!(begun.elapsed() < WITHIN, "it does not stop");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -353,7 +365,7 @@ pub fn maps_ids() -> bool {
 pub fn eventually(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(10), "{what} did not come about");
+        assert!(start.elapsed() < WITHIN, "{what} did not come about");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -158,14 +158,6 @@ impl FileSystem {
         self.begin(compaction, Pace::Short, true, Aligning::Not)
     }
 
-    /// From now on only `compact_step`, `move_everything` and operations without space compact. For tests of what moves: the background thread
-    /// may have moved it before.
-    #[cfg(any(test, feature = "mutants"))]
-    pub fn compact_by_hand_alone(&self) {
-        const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
-        self.compaction.lock().worked_at = Some(Instant::now() + A_DAY); // [CZ8]: nothing behind has elapsed until then
-    }
-
     /// Moves every object of metadata that can move, wherever it is. For tests.
     ///
     /// # Errors

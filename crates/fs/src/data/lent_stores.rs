@@ -12,7 +12,8 @@
 //!       range, for reading too, ends the lease first, holding nothing else. Who only tries, and who works in the background, passes
 //!       the blocks over. In `no_wait` nothing is ended, and the call would wait.
 //! [SL3] To end a lease, its access is revoked, which nobody can refuse and which waits for nobody. Then the end waits until no thread of the
-//!       program is storing, at most [`STORES_END_MAX`]. The pages are closed ([OG3]), and the range is free.
+//!       program is storing, at most [`STORES_END_MAX`]. The pages are closed ([OG3]), and the range is free. Time in which who waits did not
+//!       run itself does not count: where the daemon or the machine was stopped, nobody knows whether the program could have gone on.
 //! [SL4] Who does not stop in time has the bytes taken away: its access says so first; then every block is copied to fresh pages, with checksums
 //!       of what was copied; then the range is free. A thread of the program that comes back stores to pages that are no part of the file,
 //!       and learns from its access that it does not know whether its bytes count. Until it has had them written by a call, the file may have a part

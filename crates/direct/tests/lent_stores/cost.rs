@@ -1,0 +1,75 @@
+//! What a durable overwrite costs.
+
+use std::fs::File as HostFile;
+use std::hint::black_box;
+use std::time::Instant;
+
+use tandemfs_client::Options;
+use tandemfs_device::{Mapping, MappingOptions};
+
+use crate::memory::alone;
+use crate::{BEFORE, opened, scene, storing};
+
+/// Medians of a durable overwrite in nanoseconds: copies that are flushed and fenced, stores under a lease, requests.
+#[test]
+#[ignore = "a measurement"]
+fn cost() {
+    const BYTES: usize = 1 << 20;
+    let _alone = alone();
+    let scene = scene();
+    let _made = scene.made("f", BYTES);
+    let memory = tempfile_of(BYTES);
+    let bytes = vec![7; 64 << 10];
+    for name in ["copies", "copies and flushes", "leases", "requests"] {
+        let mount = scene.connect(&Options { stores: name == "leases", ..Options::default() });
+        let file = opened(&mount, "f");
+        (0..BEFORE).for_each(|_| file.write_all_at(&bytes[..8], 0).expect("written"));
+        assert_eq!(scene.lent().0, usize::from(name == "leases"));
+        for (length, writes) in [(8, 40_000), (100, 40_000), (4096, 40_000), (64 << 10, 4000)] {
+            let mut all: Vec<f64> = (0..7)
+                .map(|_| {
+                    let begun = Instant::now();
+                    for write in 0..writes {
+                        let at = (write * 7919 * 64 % (BYTES - length)) as u64;
+                        let from = black_box(&bytes[..length]);
+                        match name {
+                            "copies" => memory.store(at, from).expect("stored"),
+                            "copies and flushes" => {
+                                memory.store_streaming(at, from).expect("stored");
+                                memory.flush(at, length as u64);
+                                memory.fence();
+                            }
+                            _ => assert_eq!(file.write_at(from, at), Ok(length)),
+                        }
+                    }
+                    begun.elapsed().as_nanos() as f64 / writes as f64
+                })
+                .collect();
+            all.sort_by(f64::total_cmp);
+            println!("{name}: {length} B {:.0} ns ({:.0} to {:.0})", all[3], all[0], all[6]);
+        }
+    }
+    let mount = scene.connect(&storing());
+    let (file, other) = (opened(&mount, "f"), scene.open("f"));
+    let mut all: Vec<f64> = (0..200)
+        .map(|_| {
+            (0..100).for_each(|_| file.write_all_at(&bytes[..8], 0).expect("written"));
+            let begun = Instant::now();
+            scene.read(&other, 0, 1);
+            begun.elapsed().as_nanos() as f64
+        })
+        .collect();
+    all.sort_by(f64::total_cmp);
+    println!("a read that ends a lease of {} KiB: {:.0} us; {:?}", BYTES >> 10, all[100] / 1000.0, scene.counts());
+}
+
+/// Memory of a file without a name, mapped.
+fn tempfile_of(bytes: usize) -> Mapping {
+    let path = std::env::temp_dir().join(format!("tandemfs-door-stores-copies-{}", std::process::id()));
+    let file = HostFile::options().read(true).write(true).create_new(true).open(&path).expect("a file");
+    std::fs::remove_file(&path).expect("removed");
+    file.set_len(bytes as u64).expect("sized");
+    let map = Mapping::new("copies", &file, MappingOptions { length: bytes as u64, ..MappingOptions::default() }).expect("mapped");
+    map.store(0, &vec![1; bytes]).expect("stored");
+    map
+}
