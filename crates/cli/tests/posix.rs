@@ -1,5 +1,5 @@
 //! The behaviour tests of `tandemfs-posix` on real mounts, one mount for all tests of each mode, and by the door of two more, in a
-//! process of their own under `tandemfs run`, without and with placeholders.
+//! process of their own under `tandemfs run`, without and with placeholders, and where asked for with memory of the drive.
 //!
 //! Without the standard harness, which has no hook after the last test: this program unmounts and checks the device, also when a test
 //! fails; a guardian process unmounts if this program is killed.
@@ -97,6 +97,9 @@ const DOOR_MODE: &str = "strict,direct";
 const DOOR: &str = "door";
 /// The same, with regular files that are the door's alone.
 const PLACEHOLDERS: &str = "placeholders";
+/// The same, with files in memory that is lent for stores (not by default).
+const STORES: &str = "lending";
+const STORES_MODE: &str = "relaxed,direct=54321,direct_stores=54321";
 /// Names that mount to the process that runs the tests by its door, and says what they are called.
 const UNDER: &str = "TANDEMFS_TEST_UNDER";
 const UNDER_NAME: &str = "TANDEMFS_TEST_UNDER_NAME";
@@ -123,12 +126,16 @@ impl Host for ByDoor {
 
 /// Runs the tests once more, by the door; whether all passed, and calls went by it.
 fn passes_by_door(name: &'static str) -> bool {
-    let mounted = Mounted::new(DOOR_MODE, name, true);
-    let options = ["--report", if name == PLACEHOLDERS { "--placeholders" } else { "--real" }];
-    let mut command = support::under_run(&mounted.root.to_string_lossy(), &options);
+    let (mode, way) = match name {
+        STORES => (STORES_MODE, &["--report", "--stores"][..]),
+        PLACEHOLDERS => (DOOR_MODE, &["--report", "--placeholders"][..]),
+        _ => (DOOR_MODE, &["--report", "--real"][..]),
+    };
+    let mounted = Mounted::new(mode, name, name != STORES);
+    let mut command = support::under_run(&mounted.root.to_string_lossy(), way);
     command.arg(std::env::current_exe().expect("this program")).args(std::env::args_os().skip(1));
     command.env(UNDER, &mounted.root).env(UNDER_NAME, name);
-    if name == PLACEHOLDERS {
+    if name != DOOR {
         // This program has system calls of its own (rustix), which would keep it from placeholders; what the tests open by libc they use by libc.
         command.env("TANDEMFS_RUN_MUTANT", "OwnCallsNotSought");
     }
@@ -136,7 +143,7 @@ fn passes_by_door(name: &'static str) -> bool {
     let said = String::from_utf8_lossy(&output.stderr);
     eprintln!("{said}");
     mounted.end();
-    let call = if name == PLACEHOLDERS { "tandemfs: open " } else { "tandemfs: " };
+    let call = if name != DOOR { "tandemfs: open " } else { "tandemfs: " };
     let went = said.lines().any(|line| line.starts_with(call) && line.ends_with("  door"));
     let kept = said.lines().any(|line| line.contains("calls the kernel past libc"));
     output.status.success() && went && !kept
@@ -203,12 +210,13 @@ fn main() -> ExitCode {
         ("strict", "strict-memory", false, false, false),
     ];
     let everything = std::env::var_os("TANDEMFS_EVERYTHING").is_some();
-    let names: Vec<&str> = modes.iter().map(|(_, name, ..)| *name).chain([DOOR, PLACEHOLDERS]).collect();
+    let names: Vec<&str> = modes.iter().map(|(_, name, ..)| *name).chain([DOOR, PLACEHOLDERS, STORES]).collect();
     if arguments.lists(&names) {
         return ExitCode::SUCCESS;
     }
     if let Some(root) = std::env::var_os(UNDER) {
-        let name = if std::env::var_os(UNDER_NAME).is_some_and(|name| name == PLACEHOLDERS) { PLACEHOLDERS } else { DOOR };
+        let told = std::env::var_os(UNDER_NAME).unwrap_or_default();
+        let name = [PLACEHOLDERS, STORES].into_iter().find(|name| told == *name).unwrap_or(DOOR);
         return if run(&ByDoor { root: root.into(), name }, &arguments) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     if !rustix::process::geteuid().is_root() {
@@ -231,8 +239,10 @@ fn main() -> ExitCode {
             mounted.end();
         }
     }
-    for name in [DOOR, PLACEHOLDERS] {
-        if arguments.wants_any(name) && !passes_by_door(name) {
+    for name in [DOOR, PLACEHOLDERS, STORES] {
+        if name == STORES && !(everything || arguments.names(name)) {
+            println!("{name}: not run without TANDEMFS_EVERYTHING=1");
+        } else if arguments.wants_any(name) && !passes_by_door(name) {
             failed += 1;
         }
     }
