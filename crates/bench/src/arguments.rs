@@ -194,7 +194,6 @@ pub fn mebibytes(text: &str) -> Result<u64, String> {
     size.ok_or_else(|| format!("'{text}' is no size here; write a number with M or G, such as 256M"))
 }
 
-/// A size of data blocks.
 /// What is aged, and how.
 #[derive(Debug, Args)]
 pub struct AgeArguments {
@@ -218,6 +217,9 @@ pub struct AgeArguments {
     /// Compact an image between steps as far as its background would if files came more slowly
     #[arg(long)]
     pub compact: bool,
+    /// Create so many bytes a second at most, with M or G, so that an image's own background is seen at that rate
+    #[arg(long, value_name = "SIZE", value_parser = mebibytes)]
+    pub rate: Option<u64>,
     /// Gives other files with the same distributions
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -245,6 +247,7 @@ fn times(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| format!("'{text}' is not 0 to 100000"))
 }
 
+/// A size of data blocks.
 fn block_size(text: &str) -> Result<u32, String> {
     let number = text.strip_suffix('K').and_then(|number| number.parse::<u32>().ok());
     let size = number.filter(|number| number.is_power_of_two() && (4..=1024).contains(number));

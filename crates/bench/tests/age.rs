@@ -51,6 +51,17 @@ fn an_image_is_aged_and_sampled_at_each_utilization() {
     assert!(share(&samples[2], "churn") >= 4.0);
 }
 
+/// [AX3]
+#[test]
+fn files_come_at_the_rate_that_is_asked_for() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (image, began) = (image(directory.path()), Instant::now());
+    let report = report(&age(&image, &["--utilization", "40%", "--churn", "0.5", "--rate", "64M"]).output().expect("run"));
+    let (took, sample) = (began.elapsed(), &report["samples"][1]);
+    let created = (share(sample, "churn") * 128.0) / 64.0; // seconds; the last file has no time of its own
+    assert!(took.as_secs_f64() > created * 0.7 && created > 1.0, "{took:?} for {created} s: {sample}");
+}
+
 #[test]
 fn a_run_that_was_killed_ends_as_one_that_was_not() {
     let directories = [tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory")];
@@ -95,8 +106,12 @@ fn a_full_device_is_said_in_one_sentence() {
 #[test]
 fn bad_input_is_refused_in_one_sentence() {
     let directory = tempfile::tempdir().expect("a directory");
-    let refusals: [(&[&str], &str); 3] =
-        [(&["--profile", "nobody"], "no profile"), (&["--utilization", "120%"], "not 1% to 99%"), (&["--churn=-1"], "not 0 to 100000")];
+    let refusals: [(&[&str], &str); 4] = [
+        (&["--profile", "nobody"], "no profile"),
+        (&["--utilization", "120%"], "not 1% to 99%"),
+        (&["--churn=-1"], "not 0 to 100000"),
+        (&["--rate", "5"], "no size here"),
+    ];
     for (options, expected) in refusals {
         let output = age(directory.path(), options).output().expect("run");
         let said = String::from_utf8_lossy(&output.stderr);

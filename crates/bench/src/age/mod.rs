@@ -6,7 +6,9 @@
 //!       With more, the creation and the removal of a file are in order, and a batch of steps ends before the next one.
 //! [AX2] A run can be ended at any time. Its notes say how many steps were performed at least; continuing, the steps until there are reckoned
 //!       again without performing them, and the next batch is performed as if nothing of it had been.
+//! [AX3] With a rate, a file is not made before the bytes of this run that came before it have had their time. What took longer is caught up.
 
+mod pace;
 mod population;
 pub mod profile;
 mod survey;
@@ -26,6 +28,7 @@ use crate::failure::{Failure, Result};
 use crate::machine;
 use crate::output::say;
 use crate::table::{Column, Table};
+use pace::Pace;
 use population::{File, Population, Step};
 use profile::Profile;
 use survey::Sample;
@@ -43,9 +46,11 @@ struct Notes {
     churn: f64,
     is_written: bool,
     is_compacted: bool,
+    /// Bytes created a second at most.
+    rate: Option<u64>,
     capacity_bytes: u64,
     steps: u64,
-    /// Bytes that compaction has moved.
+    /// Bytes that compaction has moved, that of the background too.
     moved_bytes: u64,
     samples: Vec<Sample>,
 }
@@ -62,6 +67,7 @@ pub fn run(arguments: &AgeArguments) -> Result<()> {
         churn: arguments.churn,
         is_written: arguments.write,
         is_compacted: arguments.compact,
+        rate: arguments.rate,
         capacity_bytes: target.capacity_bytes()?,
         steps: 0,
         moved_bytes: 0,
@@ -77,7 +83,8 @@ pub fn run(arguments: &AgeArguments) -> Result<()> {
         }
         notes = earlier;
     }
-    let aged = Ageing { arguments, target: &*target, notes_path: &notes_path }.run(&mut notes);
+    let pace = arguments.rate.map(Pace::new);
+    let aged = Ageing { arguments, target: &*target, notes_path: &notes_path, moved_before: notes.moved_bytes, pace }.run(&mut notes);
     let reported = report(arguments, &notes);
     aged.and(reported)
 }
@@ -105,6 +112,10 @@ struct Ageing<'a> {
     arguments: &'a AgeArguments,
     target: &'a dyn Target,
     notes_path: &'a Path,
+    /// Bytes that compaction moved in earlier runs.
+    moved_before: u64,
+    /// How fast files come ([AX3]).
+    pace: Option<Pace>,
 }
 
 impl Ageing<'_> {
@@ -160,8 +171,9 @@ impl Ageing<'_> {
         machine::check()?;
         self.perform(population, &steps, notes.is_written)?;
         if notes.is_compacted {
-            notes.moved_bytes += self.target.compact()?;
+            self.target.compact()?;
         }
+        notes.moved_bytes = self.moved_before + self.target.moved_bytes();
         notes.steps = done;
         // Notes of every batch would be most of the work.
         if done.is_multiple_of(BATCH as u64 * 16) {
@@ -194,6 +206,9 @@ impl Ageing<'_> {
 
     fn perform_one(&self, population: &Population, step: &Step, file: &File, is_written: bool) -> Result<()> {
         let path = population.path(file);
+        if let (Some(pace), Step::Create(_)) = (&self.pace, step) {
+            pace.wait(file.bytes);
+        }
         let done = match step {
             Step::Create(_) => self.target.create(&path, file.bytes, is_written),
             Step::Remove(_) => self.target.remove(&path),

@@ -30,8 +30,10 @@ pub trait Target: Sync {
     fn create(&self, path: &str, bytes: u64, is_written: bool) -> Result<()>;
     /// Removes a file; it may be gone.
     fn remove(&self, path: &str) -> Result<()>;
-    /// Compacts until nothing is left to do. Returns how many bytes have moved.
-    fn compact(&self) -> Result<u64>;
+    /// Compacts until nothing is left to do.
+    fn compact(&self) -> Result<()>;
+    /// Bytes that compaction has moved since it was opened, the background's too.
+    fn moved_bytes(&self) -> u64;
     /// Makes everything durable, and waits until freed space is free.
     fn settle(&self) -> Result<()>;
     /// What is free.
@@ -106,8 +108,12 @@ impl Target for Mounted {
         }
     }
 
-    fn compact(&self) -> Result<u64> {
+    fn compact(&self) -> Result<()> {
         Err(Failure::new("--compact is for images of TandemFS"))
+    }
+
+    fn moved_bytes(&self) -> u64 {
+        0
     }
 
     fn settle(&self) -> Result<()> {
@@ -179,10 +185,14 @@ impl Target for Library {
         }
     }
 
-    fn compact(&self) -> Result<u64> {
+    fn compact(&self) -> Result<()> {
         let mut run = CompactionRun::default();
         while self.fs.compact_step(&mut run)? {}
-        Ok(run.moved_bytes)
+        Ok(())
+    }
+
+    fn moved_bytes(&self) -> u64 {
+        self.fs.statistics().work.compacted_bytes
     }
 
     fn settle(&self) -> Result<()> {
