@@ -179,6 +179,11 @@ impl Known {
         Self { sets: (0..if wanted { SETS } else { 0 }).map(|_| OnceLock::new()).collect(), following: Following::default() }
     }
 
+    /// Whether answers are kept.
+    pub(crate) fn is_wanted(&self) -> bool {
+        !self.sets.is_empty()
+    }
+
     fn set(&self, question: &Question<'_>) -> Option<&OnceLock<Box<RwLock<Set>>>> {
         self.sets.get(question.hash as usize % SETS)
     }

@@ -86,7 +86,7 @@ impl<'a> Target<'a> {
 
     /// Whether answers about other names are to come with that to a question (`ahead.rs`), and where.
     fn ahead(self, call: &mut Call<'_>, question: &Question<'_>) -> Option<Ahead> {
-        if !self.connection.serves(Number::StatAhead) {
+        if !self.connection.serves(Number::StatAhead) || !self.connection.known.is_wanted() {
             return None;
         }
         let (directory, before) = question.directory()?;

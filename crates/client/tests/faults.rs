@@ -129,7 +129,7 @@ fn woken_within() -> Duration {
 fn counts(versions: Arc<VersionWords>) -> impl FnMut(&Operation<'_>, &Ticket) -> support::Reply {
     let mut number = 0;
     move |operation, _| match operation {
-        Operation::Stat { .. } => {
+        Operation::Stat { .. } | Operation::StatAhead { .. } => {
             number += 1;
             let attributes = Some(Attributes { node: number, ..Attributes::default() });
             support::Reply::NowFor(Answer { attributes, ..Answer::default() }, Seen::of([versions.current(7)]))

@@ -123,7 +123,7 @@ impl Answers for Files {
             Operation::Read { handle, offset, into, .. } => self.read(handle, offset, into, ticket),
             Operation::Write { handle, offset, from, flags, .. } => self.write(handle, offset, &bytes(from, ticket), flags),
             Operation::ReadDirectory { handle, cookie, into } => self.list(handle, cookie, into, ticket),
-            Operation::Stat { subject } => self.attributes(&self.of(subject, ticket)),
+            Operation::Stat { subject } | Operation::StatAhead { subject, .. } => self.attributes(&self.of(subject, ticket)),
             Operation::MakeDirectory { at, path, mode, umask } => {
                 let path = self.path(at, text(path, ticket));
                 if self.nodes.contains_key(&path) {
