@@ -5,7 +5,6 @@ mod support;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use support::{Mount, Place, fails, run, umount};
 
