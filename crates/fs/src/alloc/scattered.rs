@@ -310,10 +310,19 @@ mod tests {
 
     #[test]
     fn nearly_full_units_stay() {
-        for (freed, is_chosen) in [(9, false), (7, true)] {
+        // Three blocks of each unit, and of a fourth one as much as leaves an eighth free, or a sector less.
+        for (of_fourth, is_chosen) in [(EACH - 1, false), (EACH, true)] {
             let (sectors, taken) = filled(28);
-            taken.iter().step_by(freed).for_each(|sector| assert!(sectors.free(*sector, EACH)));
-            assert!(sectors.is_scattered() && (sectors.begin_gathering() > 0) == is_chosen, "[SX2]: one block of {freed} is free");
+            sectors.fill_room(); // otherwise the first blocks that are freed go there
+            for sector in taken {
+                let count = match sector.number() % UNIT_PAGES / EACH {
+                    1..=3 => EACH,
+                    4 => of_fourth,
+                    _ => continue,
+                };
+                assert!(sectors.free(sector, count));
+            }
+            assert!(sectors.is_scattered() && (sectors.begin_gathering() > 0) == is_chosen, "[SX2]: {of_fourth} of the fourth");
             assert_eq!(sectors.is_scattered(), is_chosen, "[SX4]");
         }
     }
