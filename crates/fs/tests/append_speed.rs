@@ -7,11 +7,11 @@
 //! Both halves of the device are in /dev/shm, so a block command costs a system call and a copy, and no drive's time. All subjects take
 //! their turn in each round, on one file system; *memory* copies as many bytes to the same memory half, flushed and fenced.
 
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use tandemfs_device::Drive;
+use tandemfs_device::{Device, Drive};
 use tandemfs_emulator::{DeviceOptions, open_device};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
@@ -21,6 +21,9 @@ const MEMORY: u64 = 3 << 30;
 const BLOCKS: u64 = 4 << 30;
 const TURN: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 7;
+/// Turns that are short enough to have a CPU all the time on a machine that does other work too.
+const SHORT_TURN: Duration = Duration::from_millis(2);
+const SHORT_ROUNDS: usize = 1000;
 /// Appends to a file before it is emptied.
 const APPENDS: u64 = 4096;
 /// Appends to a file that is removed.
@@ -33,8 +36,46 @@ fn half(name: &str, bytes: u64) -> String {
     path
 }
 
+/// A new file system with blocks of 4 KiB, on halves of these sizes.
+fn file_system(memory_bytes: u64, block_bytes: u64) -> FileSystem {
+    let (memory, block) = (half("memory", memory_bytes), half("block", block_bytes));
+    let device = open_device(&format!("memory={memory},block={block}"), &DeviceOptions::default());
+    std::fs::remove_file(&memory).expect("removed; the device keeps it");
+    std::fs::remove_file(&block).expect("removed; the device keeps it");
+    let device = device.expect("opens");
+    make_file_system(&Drive::new(device.clone()), &FormatOptions { block_bytes: 4096, ..FormatOptions::default() }).expect("mkfs");
+    FileSystem::mount(Drive::new(device), &MountOptions::default()).expect("mounts")
+}
+
 fn create(fs: &FileSystem, parent: InodeNumber, name: &str, kind: u16) -> InodeNumber {
     fs.create(parent, name.as_bytes(), &NewInode { mode: kind | 0o700, uid: 0, gid: 0, rdev: 0, target: b"" }).expect("made").inode
+}
+
+/// Another half of the same kind: file systems have all of their own.
+fn raw() -> Arc<dyn Device> {
+    let raw = half("raw", 1 << 30);
+    let device = open_device(&format!("memory={raw}"), &DeviceOptions::default());
+    std::fs::remove_file(&raw).expect("removed; the device keeps it");
+    device.expect("opens")
+}
+
+fn copy_page(device: &dyn Device, thread: usize, count: u64) {
+    let path = device.byte_path();
+    let offset = (thread as u64 % 4 * 65_536 + count % 65_536) * 4096;
+    path.store(offset, &PAGE).expect("stored");
+    path.flush(offset, 4096);
+    path.fence();
+}
+
+fn empty(fs: &FileSystem, file: InodeNumber) {
+    fs.set_attributes(file, &SetAttributes { size: Some(0), ..SetAttributes::default() }).expect("emptied");
+}
+
+fn append_page(fs: &FileSystem, file: InodeNumber, count: u64) {
+    if count.is_multiple_of(APPENDS) {
+        empty(fs, file);
+    }
+    fs.append(file, &PAGE, WriteOptions::default()).expect("appended");
 }
 
 /// One operation of a thread with this number, the `count`-th: its file is in this directory.
@@ -73,14 +114,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 #[test]
 #[ignore = "a measurement"]
 fn appends_and_files_that_come_and_go() {
-    let (memory, block) = (half("memory", MEMORY), half("block", BLOCKS));
-    let device = open_device(&format!("memory={memory},block={block}"), &DeviceOptions::default());
-    std::fs::remove_file(&memory).expect("removed; the device keeps it");
-    std::fs::remove_file(&block).expect("removed; the device keeps it");
-    let device = device.expect("opens");
-    let bare = Drive::new(device.clone());
-    make_file_system(&bare, &FormatOptions { block_bytes: 4096, ..FormatOptions::default() }).expect("mkfs");
-    let fs = FileSystem::mount(Drive::new(device.clone()), &MountOptions::default()).expect("mounts");
+    let fs = file_system(MEMORY, BLOCKS);
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
     let directories = |home, name: &str| -> Vec<(InodeNumber, InodeNumber)> {
         let of_thread = |thread| {
@@ -92,32 +126,19 @@ fn appends_and_files_that_come_and_go() {
     };
     let of_memory = directories(Home::Memory, "memory");
     let of_blocks = directories(Home::Block, "block");
-    let append = |files: &[(InodeNumber, InodeNumber)], thread: usize, count: u64| {
-        let file = files[thread].1;
-        if count.is_multiple_of(APPENDS) {
-            fs.set_attributes(file, &SetAttributes { size: Some(0), ..SetAttributes::default() }).expect("emptied");
-        }
-        fs.append(file, &PAGE, WriteOptions::default()).expect("appended");
-    };
+    let append = |files: &[(InodeNumber, InodeNumber)], thread: usize, count: u64| append_page(&fs, files[thread].1, count);
     let come_and_go = |files: &[(InodeNumber, InodeNumber)], thread: usize, count: u64| {
         let name = format!("file-{count}");
         let file = create(&fs, files[thread].0, &name, file_type::REGULAR);
         (0..SMALL).for_each(|_| _ = fs.append(file, &PAGE, WriteOptions::default()).expect("appended"));
         fs.unlink(files[thread].0, name.as_bytes()).expect("removed");
     };
-    // Another half of the same kind: the file system has all of its own.
-    let raw = half("raw", 1 << 30);
-    let raw_device = open_device(&format!("memory={raw}"), &DeviceOptions::default());
-    std::fs::remove_file(&raw).expect("removed; the device keeps it");
-    let raw_device = raw_device.expect("opens");
-    let copy = |thread: usize, count: u64| {
-        let path = raw_device.byte_path();
-        let offset = (thread as u64 % 4 * 65_536 + count % 65_536) * 4096;
-        path.store(offset, &PAGE).expect("stored");
-        path.flush(offset, 4096);
-        path.fence();
-    };
-    println!("{threads} CPUs, domain {}, blocks of 4 KiB; medians of {ROUNDS} rounds, operations a second", bare.domain());
+    let raw_device = raw();
+    let copy = |thread: usize, count: u64| copy_page(&*raw_device, thread, count);
+    println!(
+        "{threads} CPUs, domain {}, blocks of 4 KiB; medians of {ROUNDS} rounds, operations a second",
+        raw_device.description().domain
+    );
     let subjects: [(&str, Operation<'_>, Operation<'_>); 2] = [
         ("appends of 4 KiB", &|thread, count| append(&of_memory, thread, count), &|thread, count| append(&of_blocks, thread, count)),
         ("files made, 16 appends, removed", &|thread, count| come_and_go(&of_memory, thread, count), &|thread, count| {
@@ -147,4 +168,97 @@ fn appends_and_files_that_come_and_go() {
         }
     }
     fs.unmount().expect("unmounts");
+}
+
+/// Nanoseconds that this thread has waited for a CPU.
+fn waited() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("the kernel says how threads are scheduled");
+    text.split_whitespace().nth(1).and_then(|word| word.parse().ok()).expect("a number")
+}
+
+/// Operations a second of some threads that began together and had a CPU all the time; `None` if one began late or had to wait for its CPU.
+fn short_turn(threads: usize, operation: Operation<'_>) -> Option<f64> {
+    let arrived = AtomicUsize::new(0);
+    let turns: Vec<(Instant, Option<f64>)> = std::thread::scope(|scope| {
+        let counting: Vec<_> = (0..threads)
+            .map(|thread| {
+                let arrived = &arrived;
+                scope.spawn(move || {
+                    arrived.fetch_add(1, Relaxed);
+                    while arrived.load(Relaxed) < threads {
+                        std::hint::spin_loop(); // who sleeps here begins late
+                    }
+                    let (before, began, mut count) = (waited(), Instant::now(), 1_u64);
+                    while began.elapsed() < SHORT_TURN {
+                        operation(thread, count);
+                        count += 1;
+                    }
+                    let rate = (count - 1) as f64 / began.elapsed().as_secs_f64();
+                    (began, (waited() - before < SHORT_TURN.as_nanos() as u64 / 20).then_some(rate))
+                })
+            })
+            .collect();
+        counting.into_iter().map(|thread| thread.join().expect("ends")).collect()
+    });
+    let begins = turns.iter().map(|(began, _)| *began);
+    let late = begins.clone().max()? - begins.min()?;
+    if late < SHORT_TURN / 4 { turns.into_iter().map(|(_, rate)| rate).sum() } else { None }
+}
+
+/// What two threads cost each other: with files whose inodes are neighbours, with files whose inodes are in pages of their own, and with a
+/// file system for each thread, which share nothing but the machine. Only turns count in which every thread had a CPU, so other work on the
+/// machine takes turns away instead of changing what they say.
+#[test]
+#[ignore = "a measurement"]
+fn what_threads_that_append_share() {
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
+    let systems: Vec<FileSystem> = (0..threads + 2).map(|_| file_system(256 << 20, 64 << 20)).collect();
+    let file = |fs: &FileSystem, name: &str| {
+        let file = create(fs, InodeNumber::ROOT, name, file_type::REGULAR);
+        fs.set_home(file, Home::Memory).expect("has a home");
+        file
+    };
+    let near: Vec<_> = (0..threads).map(|thread| file(&systems[0], &format!("near-{thread}"))).collect();
+    let apart: Vec<_> = (0..threads)
+        .map(|thread| {
+            // Two pages of inodes lie between.
+            (0..64).for_each(|other| _ = create(&systems[1], InodeNumber::ROOT, &format!("other-{thread}-{other}"), file_type::REGULAR));
+            file(&systems[1], &format!("apart-{thread}"))
+        })
+        .collect();
+    let own: Vec<_> = systems[2..].iter().map(|fs| file(fs, "own")).collect();
+    let raw_device = raw();
+    let subjects: [(&str, Operation<'_>); 4] = [
+        ("inodes in one page", &|thread, count| append_page(&systems[0], near[thread], count)),
+        ("inodes in pages of their own", &|thread, count| append_page(&systems[1], apart[thread], count)),
+        ("a file system each", &|thread, count| append_page(&systems[2 + thread], own[thread], count)),
+        ("copies", &|thread, count| copy_page(&*raw_device, thread, count)),
+    ];
+    let mut rates = vec![[Vec::new(), Vec::new()]; subjects.len()];
+    subjects.iter().for_each(|(_, operation)| _ = turn(threads, *operation)); // every page of the devices has been touched
+    for _ in 0..SHORT_ROUNDS {
+        // A turn begins with files that are empty.
+        let files = near.iter().map(|file| (&systems[0], file)).chain(apart.iter().map(|file| (&systems[1], file)));
+        files.chain(systems[2..].iter().zip(&own)).for_each(|(fs, file)| empty(fs, *file));
+        for ((_, operation), rates) in subjects.iter().zip(&mut rates) {
+            let round = [short_turn(1, *operation), short_turn(threads, *operation)];
+            rates.iter_mut().zip(round).for_each(|(rates, rate)| rates.extend(rate));
+        }
+        systems.iter().for_each(|fs| fs.checkpoint().expect("home"));
+    }
+    for ((name, _), rates) in subjects.iter().zip(rates) {
+        let counted = rates.each_ref().map(Vec::len);
+        if counted.contains(&0) {
+            println!("{name}: not known, the machine is too busy: {counted:?} turns had a CPU for each thread");
+            continue;
+        }
+        let [one, all] = rates.map(median);
+        println!(
+            "{name}: 1 thread {one:.0} ({} turns), {threads} threads {all:.0} ({} turns), {:.2} of one",
+            counted[0],
+            counted[1],
+            all / one
+        );
+    }
+    systems.iter().for_each(|fs| fs.unmount().expect("unmounts"));
 }

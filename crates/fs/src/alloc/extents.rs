@@ -86,6 +86,13 @@ impl Extents {
         self.free_pages.load(SeqCst) * PAGE_LINES
     }
 
+    /// Pages of the free blocks of a unit.
+    pub(super) fn free_in_blocks(&self, unit: u64) -> u64 {
+        let pool = self.pools.pool_of(unit * UNIT_PAGES);
+        let index = (unit - self.pools.start_of(pool) / UNIT_PAGES) as usize;
+        self.pools.with(pool, |space| space.free_in_blocks(index))
+    }
+
     /// Lines of extents.
     pub(super) fn lines(&self) -> u64 {
         self.used_pages.load(SeqCst) * PAGE_LINES

@@ -11,14 +11,17 @@
 //!       again, once in a while ([EU4] of `emptying.rs`).
 //! [GA5] Only file systems that may have files in the memory zone do this: elsewhere write-back empties units, into the block zone. Which
 //!       units are emptied is known in host memory alone, and nothing on the device depends on it.
-//! [GA6] Units of extents are emptied also while nobody needs one, so that aligned extents stay: when much of the zone lies in holes ([SX1],
-//!       [SX2] and [SX4] of `scattered.rs`, for the same reason).
+//! [GA6] Units of extents are emptied also while nobody needs one, so that aligned extents stay: when much of the zone lies in holes, by the
+//!       rules [SX1], [SX2] and [SX4] of `scattered.rs`, for the same reason. Whether that was given up says nothing about [GA4].
 
-use tandemfs_format::{LineAddress, UNIT_LINES};
+use std::ops::Range;
+
+use tandemfs_format::{LineAddress, PAGE_LINES, UNIT_LINES};
 
 use super::data_area::TRANSIENT_DATA_LINES;
 use super::memory::MemoryAllocator;
-use super::scattered::{SCATTERED_SHARE, about, is_scattered};
+use super::scattered::{SCATTERED_SHARE, Sparse, choose, given_up_after, given_up_at_once, is_scattered};
+use super::unit_pages::UNIT_PAGES;
 use super::units::UnitOwner;
 use crate::mutant::{Mutant, on};
 use crate::sync::Mutex;
@@ -28,8 +31,6 @@ use crate::sync::atomic::Ordering::SeqCst;
 const AGAIN_LINES: u64 = UNIT_LINES / 4;
 /// Most lines that one pass moves, 64 MiB, unless a single unit has more.
 const MOVED_LINES_MAX: u64 = 32 * UNIT_LINES;
-/// Most lines that a unit may have in use to be emptied for [GA6].
-const TAKEN_MAX: u64 = UNIT_LINES - UNIT_LINES / 4;
 
 /// What units of the data area are used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +43,16 @@ enum Use {
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
     given_up_at: Mutex<[Option<u64>; 2]>,
+    aligning: Mutex<Aligning>,
+}
+
+/// Emptying for [GA6].
+#[derive(Debug, Default)]
+struct Aligning {
+    /// Units that are being emptied for it.
+    units: u64,
+    /// Free lines in holes from which and up to which the zone is given up ([SX4] of `scattered.rs`).
+    given_up: Option<Range<u64>>,
 }
 
 impl MemoryAllocator {
@@ -54,7 +65,7 @@ impl MemoryAllocator {
         [Use::Slots, Use::Extents]
             .into_iter()
             .zip(given_up_at)
-            .any(|(of, then)| !self.is_given_up(of, then, anew) && self.choose_sparse(of, UNIT_LINES).1 > 0)
+            .any(|(of, then)| !self.is_given_up(of, then, anew) && self.choose_sparse(of).1 > 0)
     }
 
     /// Chooses units of the data area that are emptied from now on ([GA3]). Returns the number of lines that are in them.
@@ -71,7 +82,7 @@ impl MemoryAllocator {
             if of == Use::Slots {
                 self.spare_pages.give_back(self, usize::MAX); // copies are in slots, and no record names them
             }
-            let (units, moved) = self.choose_sparse(of, UNIT_LINES);
+            let (units, moved) = self.choose_sparse(of);
             self.empty_units_of(of, units);
             (*then, lines) = (None, lines + moved);
         }
@@ -89,9 +100,8 @@ impl MemoryAllocator {
 
     /// Whether so much lies in holes that units of extents are to be emptied ([GA6]).
     pub(crate) fn is_scattered(&self) -> bool {
-        let given_up_at = self.gathering.given_up_at.lock()[Use::Extents as usize];
         let most = (self.total_units / SCATTERED_SHARE + self.extents.pool_count()) * UNIT_LINES;
-        is_scattered(self.extents.free_lines(), most, given_up_at.map(|then| about(then, 8)))
+        is_scattered(self.extents.free_lines(), most, self.gathering.aligning.lock().given_up.clone())
     }
 
     /// Chooses units of extents that are emptied from now on, if so much lies in holes ([GA6]). Returns the number of lines that are in them.
@@ -99,17 +109,39 @@ impl MemoryAllocator {
         if !self.is_scattered() {
             return 0;
         }
-        let mut given_up_at = self.gathering.given_up_at.lock();
-        let (units, moved) = self.choose_sparse(Use::Extents, TAKEN_MAX);
-        given_up_at[Use::Extents as usize] = units.is_empty().then(|| self.extents.free_lines());
+        let (units, moved) = self.choose_scattered();
+        let mut aligning = self.gathering.aligning.lock();
+        aligning.units = units.len() as u64;
+        aligning.given_up = units.is_empty().then(|| given_up_at_once(self.extents.free_lines()));
         self.empty_units_of(Use::Extents, units);
         moved
+    }
+
+    /// Chooses units of extents for [GA6]. Growth has its transient room besides, as far as free units are not enough for it.
+    fn choose_scattered(&self) -> (Vec<u64>, u64) {
+        let (mut room, mut sparse) = (0, Vec::new());
+        for unit in (0..self.total_units).filter(|unit| use_of(self.map.owner(*unit)) == Some(Use::Extents)) {
+            let taken = UNIT_PAGES - u64::from(self.map.bits[unit as usize].lock().free()) / PAGE_LINES;
+            let in_blocks = self.extents.free_in_blocks(unit);
+            room += in_blocks;
+            if taken > 0 && taken < UNIT_PAGES {
+                sparse.push(Sparse { taken, unit, in_blocks });
+            }
+        }
+        let (units, moved) = choose(sparse, room.saturating_sub(self.kept_for_extents() / PAGE_LINES));
+        (units, moved * PAGE_LINES)
+    }
+
+    /// Lines of holes that the transient room of extents needs, beside free units.
+    fn kept_for_extents(&self) -> u64 {
+        let free_units = self.free_units.load(SeqCst).saturating_sub(self.metadata_reserve_units);
+        self.extents.room_lines().saturating_sub(free_units * UNIT_LINES)
     }
 
     /// No unit of the data area is emptied any more ([GA1], [GA4]). False if none was.
     pub(crate) fn end_gathering(&self) -> bool {
         let mut given_up_at = self.gathering.given_up_at.lock();
-        let mut any = false;
+        let (mut any, mut extents_left) = (false, 0);
         for unit in self.map.emptied_units() {
             let owner = self.map.owner(unit);
             if !self.map.clear_emptied(unit) {
@@ -118,6 +150,7 @@ impl MemoryAllocator {
             any = true;
             let Some(of) = use_of(owner) else { continue };
             given_up_at[of as usize] = Some(self.free_lines_of(of));
+            extents_left += u64::from(of == Use::Extents);
             match owner {
                 UnitOwner::Pool(pool) => {
                     let mut lists = self.pools[pool as usize].lock();
@@ -127,6 +160,10 @@ impl MemoryAllocator {
                 }
                 _ => self.show_extents(unit),
             }
+        }
+        let mut aligning = self.gathering.aligning.lock();
+        if let units @ 1.. = std::mem::take(&mut aligning.units) {
+            aligning.given_up = given_up_after(units, extents_left, self.extents.free_lines());
         }
         any
     }
@@ -166,20 +203,19 @@ impl MemoryAllocator {
         }
     }
 
-    /// Units of a use that can be emptied ([GA3]) and have so many lines in use at most, and the lines in them.
-    fn choose_sparse(&self, of: Use, taken_max: u64) -> (Vec<u64>, u64) {
+    /// Units of a use that can be emptied ([GA3]), and the lines in them.
+    fn choose_sparse(&self, of: Use) -> (Vec<u64>, u64) {
         let taken = |unit: u64| UNIT_LINES - u64::from(self.map.bits[unit as usize].lock().free());
         let mut by_load: Vec<(u64, u64)> =
             (0..self.total_units).filter(|unit| use_of(self.map.owner(*unit)) == Some(of)).map(|unit| (taken(unit), unit)).collect();
         by_load.sort_unstable();
-        let free_units = self.free_units.load(SeqCst).saturating_sub(self.metadata_reserve_units);
         let kept = match of {
             Use::Slots => TRANSIENT_DATA_LINES,
-            Use::Extents => self.extents.room_lines().saturating_sub(free_units * UNIT_LINES),
+            Use::Extents => self.kept_for_extents(),
         };
         let mut room: u64 = by_load.iter().map(|(taken, _)| UNIT_LINES - taken).sum();
         let (mut units, mut moved) = (Vec::new(), 0);
-        for (taken, unit) in by_load.into_iter().filter(|(taken, _)| *taken > 0 && *taken <= taken_max) {
+        for (taken, unit) in by_load.into_iter().filter(|(taken, _)| *taken > 0) {
             room = room.saturating_sub(UNIT_LINES - taken);
             if room < moved + taken + kept || moved + taken > MOVED_LINES_MAX && !units.is_empty() {
                 break;
@@ -202,7 +238,6 @@ fn use_of(owner: UnitOwner) -> Option<Use> {
 #[cfg(test)]
 mod tests {
     use tandemfs_device::MemoryNodes;
-    use tandemfs_format::PAGE_LINES;
     use tandemfs_format::geometry::Geometry;
     use tandemfs_format::mapping::SlotClass;
 
@@ -276,6 +311,50 @@ mod tests {
             assert!(memory.free_extent(*extent, 16));
         }
         assert_eq!(memory.free_units.load(SeqCst), free - 1);
+    }
+
+    /// Extents of four units, of which each fourth is still taken.
+    fn sparse_extents(memory: &MemoryAllocator) -> Vec<LineAddress> {
+        let taken: Vec<_> = (0..4 * 32).map(|_| memory.take_extent(16, Need::Growth).expect("room")).collect();
+        let (kept, freed): (Vec<_>, Vec<_>) = taken.into_iter().enumerate().partition(|(index, _)| index % 4 == 0);
+        freed.into_iter().for_each(|(_, extent)| assert!(memory.free_extent(extent, 16)));
+        kept.into_iter().map(|(_, extent)| extent).collect()
+    }
+
+    /// [GA6]
+    #[test]
+    fn scattered_extents_are_moved_together_while_nobody_needs_a_unit() {
+        let memory = allocator();
+        let free = memory.free_units.load(SeqCst);
+        let extents = sparse_extents(&memory);
+        assert!(memory.is_scattered());
+        assert_eq!(memory.begin_aligning(), 2 * 8 * 16 * PAGE_LINES, "a third would leave no quarter more ([SX2])");
+        for extent in extents.iter().filter(|extent| memory.is_gathered(**extent)) {
+            let to = memory.take_extent(16, Need::Move).expect("room");
+            assert!(!memory.is_gathered(to) && memory.free_extent(*extent, 16));
+        }
+        assert_eq!((memory.free_units.load(SeqCst), memory.gathered_units()), (free - 2, 2));
+        assert!(!memory.end_gathering() && !memory.is_scattered() && memory.begin_aligning() == 0);
+    }
+
+    /// [GA6], [SX4]
+    #[test]
+    fn scattered_extents_are_given_up_if_most_units_stay() {
+        for moved in [false, true] {
+            let memory = allocator();
+            let extents = sparse_extents(&memory);
+            assert!(memory.begin_aligning() > 0);
+            let first = extents.iter().find(|extent| memory.is_gathered(**extent)).expect("one").unit();
+            for extent in extents.iter().filter(|extent| moved && extent.unit() == first) {
+                memory.take_extent(16, Need::Move).expect("room");
+                assert!(memory.free_extent(*extent, 16));
+            }
+            assert!(memory.end_gathering());
+            assert_eq!(memory.is_scattered(), moved, "one unit of two is not most of them");
+            let left: Vec<_> = extents.iter().filter(|extent| extent.unit() != first).collect();
+            left[..14].iter().for_each(|extent| assert!(memory.free_extent(**extent, 16)));
+            assert!(memory.is_scattered(), "more than an eighth more lies in holes");
+        }
     }
 
     #[test]

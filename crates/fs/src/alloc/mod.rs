@@ -27,6 +27,8 @@ pub(crate) mod rise;
 mod scattered;
 pub(crate) mod sectors;
 pub(crate) mod spare_pages;
+#[cfg(test)]
+mod speed;
 mod table_lines;
 mod unit_pages;
 mod units;

@@ -5,9 +5,10 @@
 //!       shrinks, space is left in nearly all broken units, and few of them lose their last piece. No order in which holes are filled changes
 //!       that (by address is the best that was tried; the fullest unit first is worse). So when more than 1/[`SCATTERED_SHARE`] of the zone
 //!       lies in holes, the emptiest units are emptied.
-//! [SX2] Only units of which a quarter or more is free are emptied, so at most 3 B move for each byte that becomes aligned; and only if holes
-//!       of other units have whole blocks for it and a quarter more: ends of files lie in rests of blocks, where no block fits. At most [`MOVED_SECTORS_MAX`] are moved by a
-//!       pass.
+//! [SX2] The emptiest units come first, and only those of which an eighth or more is free, so at most 7 B move for each byte that becomes
+//!       aligned. (With a quarter, a zone that is 90 % full has times when no unit is empty enough, although a third of what is free lies in
+//!       holes.) What moves must fit into whole blocks of holes of other units, with a quarter more: ends of files lie in rests of blocks,
+//!       where no block fits. At most [`MOVED_PAGES_MAX`] are moved by a pass.
 //! [SX3] Holes of these units are hidden ([AG5] of `aligned_space.rs`). What moves goes to holes of other units, and breaks none
 //!       ([`Need::Move`](super::Need)). Who finds no other place ends the emptying, and takes these holes.
 //! [SX4] If a pass empties fewer than half of its units, because what is in them is in use or does not fit elsewhere, the zone is left alone
@@ -29,10 +30,47 @@ use crate::sync::{Mutex, RwLock};
 
 /// A zone is scattered if more than this part (1/N) of it is free in holes: of a zone that is 90 % full that is a fifth of what is free.
 pub(super) const SCATTERED_SHARE: u64 = 48;
-/// Most sectors that one pass moves, 64 MiB.
-const MOVED_SECTORS_MAX: u64 = 32 * UNIT_PAGES;
-/// Most sectors that a unit may have in use to be emptied.
-const TAKEN_MAX: u64 = UNIT_PAGES - UNIT_PAGES / 4;
+/// Most pages that one pass moves, 64 MiB.
+const MOVED_PAGES_MAX: u64 = 32 * UNIT_PAGES;
+/// A unit is emptied only if at least this part (1/N) of it is free ([SX2]).
+const FREE_SHARE: u64 = 8;
+
+/// A unit with holes.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Sparse {
+    /// Pages in use.
+    pub(super) taken: u64,
+    pub(super) unit: u64,
+    /// Pages of its free blocks.
+    pub(super) in_blocks: u64,
+}
+
+/// Chooses units that are emptied, where free blocks of all units have `room` pages ([SX2]). Also returns how many pages are in use there.
+pub(super) fn choose(mut units: Vec<Sparse>, mut room: u64) -> (Vec<u64>, u64) {
+    units.retain(|unit| UNIT_PAGES - unit.taken >= UNIT_PAGES / FREE_SHARE);
+    units.sort_unstable();
+    let (mut moved, mut chosen) = (0, Vec::new());
+    for Sparse { taken, unit, in_blocks } in units {
+        room = room.saturating_sub(in_blocks);
+        if room < (moved + taken) * 5 / 4 || moved + taken > MOVED_PAGES_MAX {
+            break;
+        }
+        moved += taken;
+        chosen.push(unit);
+    }
+    chosen.sort_unstable();
+    (chosen, moved)
+}
+
+/// How much in holes lets a zone be given up when no unit could be chosen ([SX4]).
+pub(super) fn given_up_at_once(in_holes: u64) -> Range<u64> {
+    about(in_holes, 32)
+}
+
+/// The same when of so many units that were being emptied so many are left.
+pub(super) fn given_up_after(units: u64, left: u64, in_holes: u64) -> Option<Range<u64>> {
+    (2 * left > units).then(|| about(in_holes, 8))
+}
 
 /// What is being emptied.
 #[derive(Debug, Default)]
@@ -48,7 +86,7 @@ pub(super) struct Scattered {
 }
 
 /// How much in holes lets a zone be given up in which so much is ([SX4]): one part in `parts` more or less.
-pub(super) fn about(in_holes: u64, parts: u64) -> Range<u64> {
+fn about(in_holes: u64, parts: u64) -> Range<u64> {
     in_holes - in_holes / parts..in_holes + in_holes / parts + 1
 }
 
@@ -80,7 +118,7 @@ impl SectorAllocator {
             return 0;
         }
         let may_be_whole = |unit: u64| unit > 0 && (unit + 1) * UNIT_PAGES <= self.total; // the identity is in the first
-        let (mut room, mut by_load) = (0, Vec::new());
+        let (mut room, mut sparse) = (0, Vec::new());
         for group in 0..self.group_count {
             let (pool, first) = self.place_of(group);
             self.pools.with(pool, |space| {
@@ -92,30 +130,20 @@ impl SectorAllocator {
                     }
                     let in_blocks = space.free_in_blocks(in_pool);
                     room += in_blocks;
-                    if free >= UNIT_PAGES - TAKEN_MAX && may_be_whole(unit) {
-                        by_load.push((UNIT_PAGES - free, unit, in_blocks));
+                    if may_be_whole(unit) {
+                        sparse.push(Sparse { taken: UNIT_PAGES - free, unit, in_blocks });
                     }
                 }
             });
         }
-        by_load.sort_unstable();
-        let (mut moved, mut units) = (0, Vec::new());
-        for (taken, unit, in_blocks) in by_load {
-            room -= in_blocks;
-            if room < (moved + taken) * 5 / 4 || moved + taken > MOVED_SECTORS_MAX {
-                break;
-            }
-            moved += taken;
-            units.push(unit);
-        }
-        units.sort_unstable();
+        let (units, moved) = choose(sparse, room);
         let mut list = self.scattered.units.write();
         list.extend(units.into_iter().filter(|unit| self.in_unit(*unit, |space, index| space.hide(index))));
         list.sort_unstable();
         list.dedup();
         self.scattered.is_any.store(!list.is_empty(), SeqCst);
         if list.is_empty() {
-            *self.scattered.given_up.lock() = Some(about(self.in_holes(), 32));
+            *self.scattered.given_up.lock() = Some(given_up_at_once(self.in_holes()));
             return 0;
         }
         moved
@@ -135,7 +163,7 @@ impl SectorAllocator {
         let (count, shown) = (units.len(), units.iter().filter(shown).count());
         self.scattered.emptied.fetch_add((count - shown) as u64, SeqCst);
         if count > 0 {
-            *self.scattered.given_up.lock() = (2 * shown > count).then(|| about(self.in_holes(), 8));
+            *self.scattered.given_up.lock() = given_up_after(count as u64, shown as u64, self.in_holes());
         }
         shown > 0
     }
@@ -208,6 +236,36 @@ mod tests {
         (sectors, stays.into_iter().map(|(_, sector)| sector).collect())
     }
 
+    /// [SX2]
+    #[test]
+    fn the_emptiest_units_are_chosen_as_long_as_whole_blocks_of_the_others_have_room() {
+        let sparse = |loads: &[u64]| {
+            let unit = |(unit, taken): (usize, &u64)| Sparse { taken: *taken, unit: unit as u64, in_blocks: UNIT_PAGES - taken };
+            loads.iter().enumerate().map(unit).collect::<Vec<_>>()
+        };
+        let room = |units: &[Sparse]| units.iter().map(|unit| unit.in_blocks).sum::<u64>();
+        let units = sparse(&[300, 100, 448, 449]);
+        let all = room(&units);
+        assert_eq!(
+            choose(sparse(&[300, 100, 448, 449]), all),
+            (vec![1], 100),
+            "399 of 687 are left, of which a quarter more than 400 are none"
+        );
+        assert_eq!(choose(units, all + 800), (vec![0, 1], 400));
+        assert_eq!(choose(sparse(&[448, 449]), 10_000), (vec![0], 448), "an eighth of the other is not free");
+        assert_eq!(choose(sparse(&[100]), 412 + 124), (vec![], 0));
+        assert_eq!(choose(sparse(&[100]), 412 + 125), (vec![0], 100), "a quarter more");
+        assert_eq!(choose(sparse(&[256; 100]), 1 << 20).1, MOVED_PAGES_MAX);
+    }
+
+    #[test]
+    fn a_zone_is_given_up_if_more_than_half_of_its_units_stay() {
+        assert_eq!((given_up_after(4, 2, 800), given_up_after(4, 3, 800)), (None, Some(700..901)));
+        assert!(
+            !is_scattered(900, 100, Some(700..901)) && is_scattered(901, 100, Some(700..901)) && is_scattered(699, 100, Some(700..901))
+        );
+    }
+
     #[test]
     fn the_emptiest_units_are_emptied_into_others_and_are_aligned_again() {
         let (sectors, blocks) = sparse(8);
@@ -252,10 +310,21 @@ mod tests {
 
     #[test]
     fn nearly_full_units_stay() {
-        let (sectors, taken) = filled(28);
-        taken.iter().step_by(5).for_each(|sector| assert!(sectors.free(*sector, EACH)));
-        assert!(sectors.is_scattered() && sectors.begin_gathering() == 0, "[SX2]");
-        assert!(!sectors.is_scattered(), "[SX4]");
+        // Three blocks of each unit, and of a fourth one as much as leaves an eighth free, or a sector less.
+        for (of_fourth, is_chosen) in [(EACH - 1, false), (EACH, true)] {
+            let (sectors, taken) = filled(28);
+            sectors.fill_room(); // otherwise the first blocks that are freed go there
+            for sector in taken {
+                let count = match sector.number() % UNIT_PAGES / EACH {
+                    1..=3 => EACH,
+                    4 => of_fourth,
+                    _ => continue,
+                };
+                assert!(sectors.free(sector, count));
+            }
+            assert!(sectors.is_scattered() && (sectors.begin_gathering() > 0) == is_chosen, "[SX2]: {of_fourth} of the fourth");
+            assert_eq!(sectors.is_scattered(), is_chosen, "[SX4]");
+        }
     }
 
     #[test]
