@@ -65,7 +65,9 @@ fn nothing(operation: &Operation<'_>, _: &Ticket) -> Reply {
     match operation {
         Operation::Open { .. } => done(1),
         Operation::Write { from, .. } => done(from.length.into()),
-        Operation::Stat { .. } | Operation::StatAhead { .. } => Reply::Now(Answer { attributes: Some(Attributes::default()), ..Answer::default() }),
+        Operation::Stat { .. } | Operation::StatAhead { .. } => {
+            Reply::Now(Answer { attributes: Some(Attributes::default()), ..Answer::default() })
+        }
         _ => done(0),
     }
 }
