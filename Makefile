@@ -5,7 +5,7 @@
 help:
 	@echo 'make run      build, then real work on an emulated hybrid SSD, verified step by step (under two minutes)'
 	@echo 'make test     unit, property and integration tests, through real mounts; NAMES="fs cli/posix" JOBS=2'
-	@echo 'make test-repeat  every test program 20 times with all CPUs busy; COUNT=20 MINUTES=60 LIMIT_S=900 LOOPS=2 NAMES="fs posix/semantics no_space"'
+	@echo 'make test-repeat  every test program 20 times with all CPUs busy; COUNT=20 MINUTES=60 LIMIT_S=900 LOOPS=2 STOPS=1 NAMES="fs posix/semantics no_space"'
 	@echo 'make test-vm  the same program on the drivers of NVDIMM, CXL and NVMe, with power cuts, in virtual machines'
 	@echo 'make torture  crash states, schedules, faults, bytes and killed daemons in turns; MINUTES=20, goes on where it stopped'
 	@echo 'make fsx      1,000,000 operations of the file system exerciser, both modes, two block sizes; OPERATIONS=1000000'
@@ -31,7 +31,7 @@ test:
 
 test-repeat:
 	@scripts/setup.sh test
-	@NAMES="$(NAMES)" MINUTES=$(or $(MINUTES),0) LIMIT_S=$(or $(LIMIT_S),900) LOOPS=$(LOOPS) scripts/test-repeat.sh $(or $(COUNT),20)
+	@NAMES="$(NAMES)" MINUTES=$(or $(MINUTES),0) LIMIT_S=$(or $(LIMIT_S),900) LOOPS=$(LOOPS) STOPS=$(STOPS) scripts/test-repeat.sh $(or $(COUNT),20)
 
 test-vm:
 	@scripts/setup.sh vm

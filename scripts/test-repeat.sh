@@ -3,6 +3,7 @@
 # busy: what holds only on a quiet machine, or only mostly, fails here. Exit status 1 where anything failed.
 #   NAMES="fs posix/semantics no_space crash/lib"  chooses packages, test programs of a package, test programs by name, unit tests
 #   MINUTES=60  bounds the whole, once built; LIMIT_S=900 bounds each run, which counts as hanging then
+#   STOPS=1  stops the test program at random for up to three seconds, as a machine does that has no CPU for it: bounds on time are wrong there
 #   LOOPS=2  how many loops; 0 where several of these scripts run at a time, each with other NAMES, and keep the CPUs busy
 # What failed or hung stays in target/test-repeat, a file for each run with its output, and for a hang what its threads were waiting in.
 set -uo pipefail
@@ -11,7 +12,8 @@ count=${1:-20}
 minutes=${MINUTES:-0}
 limit_s=${LIMIT_S:-900}
 loop_count=${LOOPS:-$(nproc)}
-for number in "$count" "$minutes" "$limit_s" "$loop_count"; do
+stops=${STOPS:-0}
+for number in "$count" "$minutes" "$limit_s" "$loop_count" "$stops"; do
   [[ $number =~ ^[0-9]+$ ]] || { echo "test-repeat: '$number' is no number" >&2; exit 2; }
 done
 cd "$(dirname "$(realpath -- "$0")")/.." || exit
@@ -60,10 +62,11 @@ done <<<"$listed"
 loops=()
 worker='' # the run under way, a process group
 timer=''
+stopper=''
 clean() {
   trap '' INT TERM
   [ -z "$worker" ] || kill -KILL -- "-$worker" 2>/dev/null
-  for process in "${loops[@]}" $timer; do kill -KILL "$process" 2>/dev/null; done
+  for process in "${loops[@]}" $timer $stopper; do kill -KILL "$process" 2>/dev/null; done
   wait
 }
 trap clean EXIT
@@ -94,6 +97,14 @@ describe() {
   grep 'fuse.tandemfs' /proc/self/mounts
 }
 
+# Only the program itself: its children may be stopped by it, and are not to go on before it says so.
+stop_now_and_then() { # stop_now_and_then PROCESS
+  while sleep "$((RANDOM % 2)).$((RANDOM % 9 + 1))" && kill -STOP "$1" 2>/dev/null; do
+    sleep "$((RANDOM % 3)).$((RANDOM % 10))"
+    kill -CONT "$1" 2>/dev/null || return 0
+  done
+}
+
 run() { # run INDEX OUTPUT: 124 where it did not end in time
   local status=0 ended=''
   set -m # a process group of its own
@@ -102,15 +113,16 @@ run() { # run INDEX OUTPUT: 124 where it did not end in time
   set +m
   sleep "$limit_s" &
   timer=$!
+  [ "$stops" = 0 ] || { stop_now_and_then "$worker" & stopper=$!; }
   wait -n -p ended "$worker" "$timer" || status=$?
   if [ "$ended" = "$timer" ]; then
     status=124
     { echo "test-repeat: it did not end in $limit_s s"; describe "$worker"; } >>"$2" 2>&1
   fi
   kill -KILL -- "-$worker" 2>/dev/null
-  kill "$timer" 2>/dev/null
-  wait "$worker" "$timer" 2>/dev/null
-  worker='' timer=''
+  kill "$timer" $stopper 2>/dev/null
+  wait "$worker" "$timer" $stopper 2>/dev/null
+  worker='' timer='' stopper=''
   return "$status"
 }
 
