@@ -27,7 +27,6 @@ pub(crate) struct Spoken(pub(crate) u64);
 #[derive(Debug, Clone, Copy)]
 struct Followed {
     directory: Spoken,
-    questions: u32,
     /// Behind which entry it goes on.
     cookie: u64,
     /// Answers that came since the start of the listing.
@@ -65,7 +64,7 @@ impl Following {
             return None;
         }
         let Some(at) = table.followed.iter().position(|followed| followed.directory == directory) else {
-            let new = Followed { directory, questions: 1, cookie: 0, came: 0, since: None };
+            let new = Followed { directory, cookie: 0, came: 0, since: None };
             if table.followed.len() < DIRECTORIES {
                 table.followed.push(new);
             } else {
@@ -76,7 +75,6 @@ impl Following {
             return table.is_eager.then_some(0);
         };
         let followed = &mut table.followed[at];
-        followed.questions = followed.questions.saturating_add(1);
         if let Some(since) = &mut followed.since {
             *since += 1;
             if *since <= followed.came {

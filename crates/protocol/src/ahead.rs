@@ -5,10 +5,10 @@
 use tandemfs_ring::{ATTRIBUTE_WORDS, Attributes, Seen};
 
 use crate::Malformed;
+use crate::listing::{NAME_BYTES_MAX, name_of};
 
 const HEAD_BYTES: usize = 16;
 const ATTRIBUTE_BYTES: usize = 8 * ATTRIBUTE_WORDS;
-const NAME_BYTES_MAX: usize = 255;
 
 /// Attributes of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,13 +80,7 @@ impl<'a> Ahead<'a> {
         let (indexes, rest) = rest.split_at_checked(4 * count).ok_or(cut)?;
         let (indexes, _) = indexes.as_chunks::<4>();
         let seen = Seen::found(count as u32, sum, |index| u32::from_le_bytes(indexes[index]));
-        if !(1..=NAME_BYTES_MAX).contains(&name_length) {
-            return Err(Malformed::Field("an answer about no name, or about one that is too long"));
-        }
-        let name = rest.get(..name_length).ok_or(cut)?;
-        if name.contains(&0) || name.contains(&b'/') {
-            return Err(Malformed::Field("a name that no file has"));
-        }
+        let name = name_of(rest, name_length)?.ok_or(cut)?;
         let whole = (HEAD_BYTES + ATTRIBUTE_BYTES + 4 * count + name_length).next_multiple_of(8);
         self.0 = self.0.get(whole..).ok_or(cut)?;
         Ok(Foretold { name, attributes, seen })

@@ -4,7 +4,7 @@
 use crate::Malformed;
 
 const HEAD_BYTES: usize = 24;
-const NAME_BYTES_MAX: usize = 255;
+pub(crate) const NAME_BYTES_MAX: usize = 255;
 
 /// Most bytes of an entry: a listing that leaves room for one more has reached the end, unless it is empty for want of room.
 pub const LISTED_BYTES_MAX: usize = (HEAD_BYTES + NAME_BYTES_MAX).next_multiple_of(8);
@@ -56,6 +56,17 @@ impl EntryWriter {
     }
 }
 
+/// The name of so many bytes that begins there; none if they are cut off.
+pub(crate) fn name_of(bytes: &[u8], length: usize) -> Result<Option<&[u8]>, Malformed> {
+    if !(1..=NAME_BYTES_MAX).contains(&length) {
+        return Err(Malformed::Field("an entry without a name, or with one that is too long"));
+    }
+    match bytes.get(..length) {
+        Some(name) if name.contains(&0) || name.contains(&b'/') => Err(Malformed::Field("a name that no file has")),
+        name => Ok(name),
+    }
+}
+
 /// Takes entries out of bytes that were copied from the data area ([MSG4] of `lib.rs`).
 #[derive(Debug, Clone)]
 pub struct Listing<'a>(&'a [u8]);
@@ -71,13 +82,7 @@ impl<'a> Listing<'a> {
         let (head, rest) = self.0.split_first_chunk::<HEAD_BYTES>().ok_or(cut)?;
         let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| head[at + index]));
         let length = usize::from(u16::from_le_bytes([head[18], head[19]]));
-        if !(1..=NAME_BYTES_MAX).contains(&length) {
-            return Err(Malformed::Field("an entry without a name, or with one that is too long"));
-        }
-        let name = rest.get(..length).ok_or(cut)?;
-        if name.contains(&0) || name.contains(&b'/') {
-            return Err(Malformed::Field("a name that no file has"));
-        }
+        let name = name_of(rest, length)?.ok_or(cut)?;
         self.0 = self.0.get((HEAD_BYTES + length).next_multiple_of(8)..).ok_or(cut)?;
         Ok(Listed { inode: long(0), cookie: long(8), kind: head[16], name })
     }

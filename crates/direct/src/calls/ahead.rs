@@ -8,10 +8,10 @@
 
 use rustix::io::Errno;
 use tandemfs_protocol::{AheadWriter, Foretold, Operation, Outcome, Subject as Named};
-use tandemfs_ring::Range;
-use tandemfs_vfs::{Result, Subject, no_wait};
+use tandemfs_ring::{Answer, Range, Seen};
+use tandemfs_vfs::{Process, Result, Subject, no_wait};
 
-use super::{Call, Served, transfer, with_attributes};
+use super::{Call, Served, shown, transfer, with_attributes};
 use crate::known::Keeps;
 use crate::mutant::{self, Mutant};
 
@@ -33,11 +33,11 @@ impl Call<'_> {
         }
         let (ahead, _nothing_is_owed) = no_wait(|| self.ahead(subject, cookie, into, served.seen));
         let Ok((bytes, next)) = ahead else { return served };
-        Served { outcome: Outcome::Done(tandemfs_ring::Answer { value: bytes, further: next, ..*answer }), ..served }
+        Served { outcome: Outcome::Done(Answer { value: bytes, further: next, ..*answer }), ..served }
     }
 
     /// Writes answers; returns the number of their bytes, and the cookie behind which the next ones are, 0 at the end.
-    fn ahead(&self, subject: Named<'_>, cookie: u64, into: Range, of_asked: Option<tandemfs_ring::Seen>) -> Result<(u64, u64)> {
+    fn ahead(&self, subject: Named<'_>, cookie: u64, into: Range, of_asked: Option<Seen>) -> Result<(u64, u64)> {
         let (process, meant) = (self.client.process(), self.meant(subject)?);
         let (at, flags) = (meant.start.at(), meant.flags);
         let (before, asked) = meant.path.split_at(meant.path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1));
@@ -62,7 +62,7 @@ impl Call<'_> {
             path.truncate(before.len());
             path.extend_from_slice(&next.name);
             let is_of_interest = next.name != b"." && next.name != b".." && next.name != asked;
-            if is_of_interest && !self.foretell(&mut writer, &next.name, Subject::at(at, &path, flags)?, of_asked) {
+            if is_of_interest && !self.foretell(&process, &mut writer, &next.name, Subject::at(at, &path, flags)?, of_asked) {
                 is_over = false;
                 break;
             }
@@ -73,16 +73,13 @@ impl Call<'_> {
     }
 
     /// Answers about one name ([AHD1]); false if there is no room for it.
-    fn foretell(&self, writer: &mut AheadWriter, name: &[u8], subject: Subject<'_>, of_asked: Option<tandemfs_ring::Seen>) -> bool {
-        let process = self.client.process();
-        let stat = || self.vfs.stat(&process, subject);
+    fn foretell(&self, process: &Process, writer: &mut AheadWriter, name: &[u8], subject: Subject<'_>, of_asked: Option<Seen>) -> bool {
+        let stat = || self.vfs.stat(process, subject);
         self.vfs.file_system().noting(stat, |found, noted| {
             let Ok(found) = found else { return true };
-            let answer = with_attributes(&found);
-            let Some(attributes) = answer.attributes else { return true };
-            let own = Keeps::Attributes.seen(&Outcome::Done(answer), noted);
+            let own = Keeps::Attributes.seen(&Outcome::Done(with_attributes(&found)), noted);
             let seen = of_asked.filter(|_| mutant::on(Mutant::ForetoldByTheAsked)).unwrap_or(own);
-            seen.is_none() || writer.push(&Foretold { name, attributes, seen })
+            seen.is_none() || writer.push(&Foretold { name, attributes: shown(&found), seen })
         })
     }
 }
