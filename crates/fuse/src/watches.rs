@@ -374,6 +374,7 @@ fn has_mount(mounts: &[u8], id: u64, device: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::OwnedFd;
     use std::time::Duration;
 
     use rustix::fs::inotify;
@@ -409,32 +410,46 @@ mod tests {
         assert!(has_mount(mounts, 28, "0:47") && !has_mount(mounts, 22, "0:47") && !has_mount(mounts, 2, "0:47"));
     }
 
+    /// A directory, its device and its inode.
+    fn directory() -> (tempfile::TempDir, u64, InodeNumber) {
+        use std::os::unix::fs::MetadataExt;
+        let directory = tempfile::tempdir().expect("made");
+        let status = fs::metadata(directory.path()).expect("there");
+        (directory, status.dev(), InodeNumber::new(status.ino()))
+    }
+
+    /// Who looks for watches of a device.
+    fn watching(device: u64) -> Arc<Watches> {
+        let watches = Watches::start().expect("a thread");
+        watches.of_device(&format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)));
+        watches
+    }
+
+    /// Begins to watch a directory, until the group is dropped.
+    fn watch(directory: &tempfile::TempDir) -> OwnedFd {
+        let group = inotify::init(inotify::CreateFlags::CLOEXEC).expect("a group");
+        inotify::add_watch(&group, directory.path(), inotify::WatchFlags::MODIFY).expect("watched");
+        group
+    }
+
     /// Threads of this process watch directories of their own; what the kernel says of it is found, and its end too.
     #[test]
     fn who_was_noted_is_looked_at_and_who_was_not_is_not() {
-        let directory = tempfile::tempdir().expect("made");
-        let status = fs::metadata(directory.path()).expect("there");
-        let (device, inode) = {
-            use std::os::unix::fs::MetadataExt;
-            (status.dev(), InodeNumber::new(status.ino()))
-        };
-        let watches = Watches::start().expect("a thread");
-        watches.of_device(&format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)));
+        let (directory, device, inode) = directory();
+        let watches = watching(device);
         let rest = || std::thread::sleep(Duration::from_millis(20));
         let own = std::process::id();
         assert!(!watches.is_any(&[inode]).expect("waits"), "nobody was noted");
         watches.note(own);
         assert!(!watches.is_any(&[inode]).expect("waits"), "nobody watches");
-        let group = inotify::init(inotify::CreateFlags::CLOEXEC).expect("a group");
-        inotify::add_watch(&group, directory.path(), inotify::WatchFlags::MODIFY).expect("watched");
+        let group = watch(&directory);
         // [WCH2]: as a thread that was looked at too early. It is looked at again.
         assert!(found_within(&watches, inode, true));
         assert!(!watches.is_any(&[InodeNumber::new(u64::MAX)]).expect("waits"));
         drop(group);
         assert!(found_within(&watches, inode, false), "it ends with its group");
         rest();
-        let group = inotify::init(inotify::CreateFlags::CLOEXEC).expect("a group");
-        inotify::add_watch(&group, directory.path(), inotify::WatchFlags::MODIFY).expect("watched");
+        let _group = watch(&directory);
         watches.note(own);
         assert!(found_within(&watches, inode, true));
         watches.stop();
@@ -443,16 +458,9 @@ mod tests {
     /// [WCH4]: a watch in a process that nobody has noted is found by the look at all, which a thread that is gone is the reason for.
     #[test]
     fn a_watch_that_was_left_to_another_process_is_found() {
-        let directory = tempfile::tempdir().expect("made");
-        let status = fs::metadata(directory.path()).expect("there");
-        let (device, inode) = {
-            use std::os::unix::fs::MetadataExt;
-            (status.dev(), InodeNumber::new(status.ino()))
-        };
-        let group = inotify::init(inotify::CreateFlags::CLOEXEC).expect("a group");
-        inotify::add_watch(&group, directory.path(), inotify::WatchFlags::MODIFY).expect("watched");
-        let watches = Watches::start().expect("a thread");
-        watches.of_device(&format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)));
+        let (directory, device, inode) = directory();
+        let _group = watch(&directory);
+        let watches = watching(device);
         assert!(!watches.is_any(&[inode]).expect("waits"));
         watches.note(u32::MAX >> 1); // no such thread
         assert!(found_within(&watches, inode, true));
@@ -462,20 +470,13 @@ mod tests {
     /// [WCH3]: a daemon that is stopped for a moment looked at nobody for fifty times as long.
     #[test]
     fn regression_a_stop_within_a_look_is_no_reason_to_rest() {
-        let directory = tempfile::tempdir().expect("made");
-        let status = fs::metadata(directory.path()).expect("there");
-        let (device, inode) = {
-            use std::os::unix::fs::MetadataExt;
-            (status.dev(), InodeNumber::new(status.ino()))
-        };
-        let watches = Watches::start().expect("a thread");
-        watches.of_device(&format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)));
+        let (directory, device, inode) = directory();
+        let watches = watching(device);
         *locked(&watches.looks_last) = Duration::from_secs(4);
         watches.note(std::process::id());
         assert!(!watches.is_any(&[inode]).expect("waits"), "nobody watches");
         *locked(&watches.looks_last) = Duration::ZERO;
-        let group = inotify::init(inotify::CreateFlags::CLOEXEC).expect("a group");
-        inotify::add_watch(&group, directory.path(), inotify::WatchFlags::MODIFY).expect("watched");
+        let _group = watch(&directory);
         assert!(found_within(&watches, inode, true));
         watches.stop();
     }
