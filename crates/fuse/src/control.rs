@@ -162,11 +162,17 @@ fn read_answer(lines: &mut impl BufRead) -> io::Result<Value> {
     }
 }
 
+/// Connects to the newest socket of the mount's device number. If its daemon died, an older socket is that of another mount's daemon, which
+/// is still ending.
 fn connect(mount: &Mounted) -> io::Result<UnixStream> {
+    connect_below(&directories(mount.user), &mount.device_number)
+}
+
+fn connect_below(directories: &[PathBuf], device_number: &str) -> io::Result<UnixStream> {
     let mut last_error = io::Error::from(io::ErrorKind::NotFound);
-    for directory in directories(mount.user) {
-        for path in sockets(&directory, &mount.device_number) {
-            match UnixStream::connect(path) {
+    for directory in directories {
+        if let Some(newest) = sockets(directory, device_number).first() {
+            match UnixStream::connect(newest) {
                 Ok(stream) => return Ok(stream),
                 Err(error) => last_error = error,
             }
@@ -416,6 +422,17 @@ mod tests {
         assert!(!dead.exists());
         assert!(path.to_str().is_some_and(|path| path.ends_with(&format!("0-7.{}.socket", std::process::id()))));
         assert_eq!(sockets(directory.path(), "0:7"), [path, ending]);
+    }
+
+    #[test]
+    fn regression_the_daemon_of_an_earlier_mount_answered_for_a_dead_one() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let _ending = UnixListener::bind(socket_path(directory.path(), "0:7", 1)).expect("bound");
+        let there = [directory.path().to_owned()];
+        connect_below(&there, "0:7").expect("it has the number alone");
+        std::thread::sleep(Duration::from_millis(20));
+        drop(UnixListener::bind(socket_path(directory.path(), "0:7", 2)).expect("bound"));
+        assert_eq!(connect_below(&there, "0:7").expect_err("dead").kind(), io::ErrorKind::ConnectionRefused);
     }
 
     #[test]
