@@ -37,6 +37,7 @@
 mod attached;
 mod block_path;
 mod buffer;
+mod busy;
 mod byte_path;
 mod compare;
 mod copy;
@@ -58,6 +59,7 @@ pub mod sync;
 pub use attached::{PairDevice, PairOptions};
 pub use block_path::{BlockPath, BlockRequest};
 pub use buffer::{SharedBytes, Sink, Source};
+pub use busy::open_patiently;
 pub use byte_path::BytePath;
 pub use compare::modified_lines;
 pub use counters::{Counters, CountersSnapshot, FailureCounts, PathBytes, Structure};

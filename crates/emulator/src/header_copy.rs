@@ -11,13 +11,11 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 use tandemfs_device::DeviceError;
 use tandemfs_format::size::size;
 
 use crate::header::{HEADER_BYTES, ImageInfo, MEMORY_OFFSET};
-use crate::image_file::refused;
+use crate::image_file::{lock, refused};
 
 /// Offset of the copy in the file, in bytes.
 pub const HEADER_COPY_OFFSET: u64 = MEMORY_OFFSET - HEADER_BYTES as u64;
@@ -145,10 +143,7 @@ pub fn restore_header(path: &Path) -> Result<bool, DeviceError> {
     if !file.metadata().map_err(failed)?.is_file() {
         return Ok(false);
     }
-    flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
-        Errno::WOULDBLOCK => DeviceError::Busy { path: path.display().to_string() },
-        error => failed(error.into()),
-    })?;
+    lock(path, &file, false)?;
     let pages = Pages::read(&file).map_err(failed)?;
     if ImageInfo::is_sealed(&pages.first) || ImageInfo::decode(&pages.copy).is_err() {
         return Ok(false);

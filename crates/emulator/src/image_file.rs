@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, fstatvfs};
 use rustix::io::Errno;
-use tandemfs_device::{DeviceDescription, DeviceError, Mapping, MappingOptions, MemoryNodes, PersistenceDomain};
+use tandemfs_device::{DeviceDescription, DeviceError, Mapping, MappingOptions, MemoryNodes, PersistenceDomain, open_patiently};
 
 use tandemfs_format::size::size;
 
@@ -207,6 +207,17 @@ fn open_file(path: &Path, read_only: bool) -> Result<File, DeviceError> {
     })
 }
 
+/// Locks an image ([EM3]), waiting a moment while it is in use.
+pub(crate) fn lock(path: &Path, file: &File, is_shared: bool) -> Result<(), DeviceError> {
+    let lock = if is_shared { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
+    open_patiently(|| {
+        flock(file, lock).map_err(|error| match error {
+            Errno::WOULDBLOCK => DeviceError::Busy { path: path.display().to_string() },
+            error => refused(path, format!("cannot be locked: {error}")),
+        })
+    })
+}
+
 /// An image that was opened and locked.
 #[derive(Debug)]
 pub(crate) struct OpenImage {
@@ -221,15 +232,7 @@ impl OpenImage {
     /// Errors: [`DeviceError::Busy`] where another process has it, [`DeviceError::Open`] where the file is no whole image.
     pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Self, DeviceError> {
         let file = open_file(path, options.read_only)?;
-        let lock = if options.read_only && options.shared {
-            FlockOperation::NonBlockingLockShared
-        } else {
-            FlockOperation::NonBlockingLockExclusive
-        };
-        flock(&file, lock).map_err(|error| match error {
-            Errno::WOULDBLOCK => DeviceError::Busy { path: path.display().to_string() },
-            error => refused(path, format!("cannot be locked: {error}")),
-        })?;
+        lock(path, &file, options.read_only && options.shared)?;
         let (info, state) = read_header(path, &file)?;
         if state == HeaderState::Whole && !options.read_only {
             renew_copy(&file);

@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions as FileOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceError, Drive, PersistenceDomain, Structure};
 use tandemfs_emulator::{CreateOptions, DeviceOptions, HEADER_COPY_OFFSET, ImageDevice, OpenOptions, create, info, open_device};
@@ -127,6 +127,26 @@ fn an_image_is_locked_while_it_is_open() {
     assert!(busy(&OpenOptions::default()) && busy(&reading()));
     drop(reader);
     ImageDevice::open(&path, &OpenOptions::default()).expect("free again");
+}
+
+/// A program that another thread starts has copies of all descriptors until it is executed.
+#[test]
+fn regression_an_image_that_was_just_closed_was_in_use() {
+    let (_directory, path) = image("off");
+    let opens_while_held = || {
+        let holder = File::open(&path).expect("opened");
+        holder.lock().expect("locked");
+        let freed = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(30));
+            drop(holder);
+        });
+        let opened = ImageDevice::open(&path, &OpenOptions::default()).map(drop);
+        freed.join().expect("freed");
+        opened
+    };
+    // A busy machine may free it too late, but not each time.
+    let tries: Vec<_> = (0..20).map(|_| opens_while_held()).take_while(Result::is_err).collect();
+    assert!(tries.len() < 20, "{tries:?}");
 }
 
 #[test]

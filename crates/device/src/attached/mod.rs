@@ -17,7 +17,6 @@ mod sysfs;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use block_half::BlockHalf;
 use memory_half::MemoryHalf;
@@ -26,17 +25,13 @@ use rustix::io::Errno;
 
 use crate::{
     BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, LentZone, MappedMemory, MemoryRange, PersistenceDomain,
-    REQUEST_BYTES, StoreZone, ZoneHold,
+    REQUEST_BYTES, StoreZone, ZoneHold, open_patiently,
 };
 use tandemfs_format::SECTOR_BYTES;
 
 /// In `adr`, stores of at least this many bytes bypass the CPU's caches, from which they would have to be flushed: a page of data is
 /// rarely read again soon, and the CPU need not fetch lines that it overwrites.
 const STREAMING_BYTES_MIN: usize = 4096;
-
-/// How long opening waits for a half that is in use. The kernel can release the block half of a killed daemon after the daemon was
-/// reaped (it ends a dead process's io_uring asynchronously). A mount that follows at once must not fail because of that.
-const BUSY_MAX: Duration = Duration::from_millis(500);
 
 /// How to open a pair.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -125,15 +120,9 @@ struct Opened {
     direct: bool,
 }
 
-/// Opens and locks a half. Retries for [`BUSY_MAX`] while it is in use.
+/// Opens and locks a half, waiting a moment while it is in use.
 fn open_half(path: &Path, access: Access, want_direct: bool) -> Result<Opened, DeviceError> {
-    let start = Instant::now();
-    loop {
-        match try_open_half(path, access, want_direct) {
-            Err(DeviceError::Busy { .. }) if start.elapsed() < BUSY_MAX => std::thread::sleep(Duration::from_millis(5)),
-            result => return result,
-        }
-    }
+    open_patiently(|| try_open_half(path, access, want_direct))
 }
 
 /// Opens and locks a half ([AT2]), with O_DIRECT if the caller wants it and the file system supports it.
@@ -272,6 +261,7 @@ impl BlockPath for PairDevice {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::time::Duration;
 
     use tandemfs_format::{SECTOR_BYTES, Sector};
 
@@ -387,7 +377,7 @@ mod tests {
             let held = File::open(&block).expect("opens");
             flock(&held, FlockOperation::NonBlockingLockExclusive).expect("locks");
             let freed = std::thread::spawn(move || {
-                std::thread::sleep(BUSY_MAX / 5);
+                std::thread::sleep(Duration::from_millis(100));
                 drop(held);
             });
             let opened = PairDevice::open(&memory, &block, &PairOptions::default()).map(drop);
