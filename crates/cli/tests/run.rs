@@ -140,8 +140,10 @@ fn attributes_are_the_kernels_to_the_bit() {
 #[test]
 fn a_signal_may_come_at_any_moment_and_its_handler_may_jump() {
     let scene = Scene::new();
-    let report = same_by_both_ways(&scene, "signals");
-    assert!(by_door(&report, "stat") > 0 && by_door(&report, "mkdir") > 0, "{report:?}");
+    for part in ["signals", "left"] {
+        let report = same_by_both_ways(&scene, part);
+        assert!(by_door(&report, "stat") > 0 && by_door(&report, "mkdir") > 0, "{part}: {report:?}");
+    }
     scene.end();
 }
 
@@ -395,9 +397,21 @@ fn placeholders_are_the_default() {
 #[test]
 fn placeholders_change_nothing_else() {
     let scene = Scene::new();
-    for part in
-        ["calls", "structures", "signals", "forks", "closes", "ids", "roots", "data", "numbers", "together", "directories", "copies"]
-    {
+    for part in [
+        "calls",
+        "structures",
+        "signals",
+        "left",
+        "forks",
+        "closes",
+        "ids",
+        "roots",
+        "data",
+        "numbers",
+        "together",
+        "directories",
+        "copies",
+    ] {
         let report = same_with_placeholders(&scene, part, 0);
         assert!(by_door(&report, "open") > 0, "{part}: {report:?}");
     }

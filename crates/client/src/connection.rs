@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU64;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -16,7 +17,7 @@ use tandemfs_ring::{Answer, Attributes, Buffer, Client, NAME_BYTES_MAX, PAGE_BYT
 use crate::area::{Piece, Waiting};
 use crate::bytes::KnownBytes;
 use crate::connect::{Greeted, received_descriptor, received_zone};
-use crate::known::{Known, Question, Told};
+use crate::known::{Known, KnownAnswers, Question, Told};
 use crate::lent::Lent;
 use crate::lent_stores::Stores;
 use crate::mapping::Mapped;
@@ -58,7 +59,7 @@ pub struct Connection {
     waiting: Waiting,
     memory_wait: std::time::Duration,
     pub(crate) umask: AtomicU16,
-    pub(crate) known: Known,
+    pub(crate) known: Arc<Known>,
     pub(crate) known_bytes: KnownBytes,
     /// Where the daemon has lent the memory zone.
     pub(crate) lent: Option<Lent>,
@@ -89,7 +90,7 @@ impl Connection {
             waiting: Waiting::default(),
             memory_wait: options.memory_wait,
             umask: AtomicU16::new(umask & 0o777),
-            known: Known::new(options.keeps_answers),
+            known: Arc::new(Known::new(options.keeps_answers)),
             known_bytes: KnownBytes::new(options.keeps_answers),
             stores: stores.filter(|_| options.stores && can_be_lent).map(|stores| RwLock::new(Some(stores))),
             receiving: Mutex::default(),
@@ -174,7 +175,12 @@ impl Connection {
     /// The answer to a question, if it is known.
     #[inline]
     pub(crate) fn told(&self, question: Option<&Question<'_>>) -> Option<Told> {
-        self.known.told(&self.ring, question?)
+        self.known.told(self.ring.standing(), question?)
+    }
+
+    /// What it knows, for who looks things up outside of it; none if it keeps no answers.
+    pub(crate) fn known_answers(&self) -> Option<KnownAnswers> {
+        self.known.is_wanted().then(|| KnownAnswers::new(&self.known, &self.ring))
     }
 
     /// Whether what was seen is so still, and may be said without asking.

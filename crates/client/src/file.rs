@@ -14,6 +14,7 @@ use tandemfs_ring::{Answer, Attributes, Seen};
 
 use crate::buffer::Buffer;
 use crate::connection::Connection;
+use crate::known::KnownStart;
 use crate::mapping::Mapping;
 use crate::mutant::{self, Mutant};
 use crate::subject::{Name, Target};
@@ -73,6 +74,11 @@ impl File {
 
     pub(crate) fn handle(&self) -> Handle {
         self.handle
+    }
+
+    /// Where paths below this directory begin, for [`KnownAnswers`](crate::KnownAnswers). No later file gets the same.
+    pub fn known_start(&self) -> KnownStart {
+        KnownStart::open(self.handle)
     }
 
     fn send(&self, operation: &Operation<'_>) -> Result<Answer> {

@@ -3,31 +3,30 @@
 //!
 //! [KN1] A question is known by all of it: what is asked, where its path begins, each byte of the path. A hash only says where to look.
 //! [KN2] An answer is given only while its words are as they were, and they are compared after the call has begun.
-//! [KN3] Bounded: 2048 sets of four answers, made when they are needed, 3.2 MB when all are; paths of up to 104 bytes. A set that is full
+//! [KN3] Bounded: 2048 sets of four answers, made when they are needed, 3.3 MB when all are; paths of up to 104 bytes. A set that is full
 //!       loses its answers in turn.
-//! [KN4] Nobody waits for anybody here: where another thread changes the set, the daemon is asked, and nothing is kept. So a signal handler
-//!       that comes in between is as safe as another thread.
+//! [KN4] Nobody waits for anybody here (`answers.rs`): where another thread changes the set, the daemon is asked, and nothing is kept. So a signal
+//!       handler that comes in between is as safe as another thread, and may jump out of it.
 //! [KN6] Attributes also say whether an inode has any extended attribute: that an access control list, or an attribute of security modules,
 //!       which anybody may read, is not there. Attributes of a path without its last link are those of the path, unless they are of a link.
-//! [KN5] What is kept goes with the connection, since the answers are those to its credentials.
+//! [KN5] What is kept goes with the connection, since the answers are those to its credentials. Who looks things up outside of it
+//!       ([`KnownAnswers`]) takes care of that.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::Arc;
 
-use parking_lot::RwLock;
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 use tandemfs_protocol::{Handle, Place};
-use tandemfs_ring::{Attributes, Client, Seen};
+use tandemfs_ring::{Attributes, Client, Seen, Standing};
 
 use crate::Result;
 use crate::ahead::{Following, Spoken};
+use crate::answers::Answers;
 use crate::mutant::{self, Mutant};
 use crate::subject::Name;
 
-const SETS: usize = 2048;
-const WAYS: usize = 4;
-const PATH_BYTES_MAX: usize = 104;
+/// Longest path of a question, in bytes.
+pub(crate) const PATH_BYTES_MAX: usize = 104;
 
 /// Flags of a call that change its answer.
 const FLAGS: AtFlags = AtFlags::SYMLINK_NOFOLLOW.union(AtFlags::EMPTY_PATH);
@@ -45,13 +44,17 @@ enum What {
 /// A question whose answer may be known.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Question<'a> {
-    what: What,
-    flags: u32,
+    /// What is asked, as a number.
+    pub(crate) which: u64,
+    pub(crate) flags: u32,
     /// Where the path begins, 0 for the root; the open file.
-    start: u64,
-    path: &'a [u8],
-    hash: u64,
+    pub(crate) start: u64,
+    pub(crate) path: &'a [u8],
+    pub(crate) hash: u64,
 }
+
+/// Attributes of a name, as a number.
+const ATTRIBUTES_OF_NAME: u64 = 1;
 
 fn start(at: Place) -> u64 {
     match at {
@@ -74,11 +77,11 @@ impl<'a> Question<'a> {
         }
         let flags = if mutant::on(Mutant::FlagsNotAsked) { 0 } else { flags.bits() };
         let which = match what {
-            What::Attributes => 1,
+            What::Attributes => ATTRIBUTES_OF_NAME,
             What::Access { mode, effective } => 2 | u64::from(effective) << 2 | u64::from(mode) << 3,
             What::AttributesOfOpen => 3,
         };
-        Some(Self { what, flags, start, path, hash: hash(which ^ u64::from(flags) << 40, start, path) })
+        Some(Self { which, flags, start, path, hash: hash(which ^ u64::from(flags) << 40, start, path) })
     }
 
     /// stat and fstat.
@@ -89,7 +92,7 @@ impl<'a> Question<'a> {
     /// The directory that a question about attributes of a name in it speaks of, and the length of the path before the name.
     pub(crate) fn directory(&self) -> Option<(Spoken, usize)> {
         let before = self.path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
-        let is_of_name = self.what == What::Attributes && !matches!(&self.path[before..], b"" | b"." | b"..");
+        let is_of_name = self.which == ATTRIBUTES_OF_NAME && !matches!(&self.path[before..], b"" | b"." | b"..");
         let is_plain = self.flags & AtFlags::EMPTY_PATH.bits() == 0;
         (is_of_name && is_plain).then(|| (Spoken(hash(u64::from(self.flags), self.start, &self.path[..before])), before))
     }
@@ -130,76 +133,33 @@ pub(crate) enum Told {
     Errno(Errno),
 }
 
-#[derive(Debug)]
-struct Kept {
-    hash: u64,
-    start: u64,
-    what: What,
-    flags: u32,
-    length: u8,
-    path: [u8; PATH_BYTES_MAX],
-    told: Told,
-    seen: Seen,
-    /// It came ahead (`ahead.rs`), and was not asked for yet.
-    is_unasked: AtomicBool,
-}
-
-impl Kept {
-    fn is_of(&self, question: &Question<'_>) -> bool {
-        let is_there = self.hash == question.hash;
-        let is_asked = (self.what, self.flags, self.start) == (question.what, question.flags, question.start);
-        is_there && is_asked && self.path[..usize::from(self.length)] == *question.path // [KN1]
-    }
-
-    fn new(question: &Question<'_>, told: Told, seen: Seen) -> Self {
-        let mut path = [0; PATH_BYTES_MAX];
-        path[..question.path.len()].copy_from_slice(question.path);
-        let Question { what, flags, start, hash, .. } = *question;
-        let is_unasked = AtomicBool::new(false);
-        Self { hash, start, what, flags, length: question.path.len() as u8, path, told, seen, is_unasked }
-    }
-}
-
-#[derive(Debug, Default)]
-struct Set {
-    kept: [Option<Kept>; WAYS],
-    next: usize,
-}
-
 /// The answers that a connection knows.
 #[derive(Debug)]
 pub(crate) struct Known {
-    sets: Box<[OnceLock<Box<RwLock<Set>>>]>,
+    answers: Answers,
     pub(crate) following: Following,
 }
 
 impl Known {
     /// None are known yet; none ever if they are not `wanted`.
     pub(crate) fn new(wanted: bool) -> Self {
-        Self { sets: (0..if wanted { SETS } else { 0 }).map(|_| OnceLock::new()).collect(), following: Following::default() }
+        Self { answers: Answers::new(wanted), following: Following::default() }
     }
 
     /// Whether answers are kept.
     pub(crate) fn is_wanted(&self) -> bool {
-        !self.sets.is_empty()
-    }
-
-    fn set(&self, question: &Question<'_>) -> Option<&OnceLock<Box<RwLock<Set>>>> {
-        self.sets.get(question.hash as usize % SETS)
+        self.answers.is_wanted()
     }
 
     /// The answer to a question, if it is known and right now ([KN2]).
     #[inline]
-    pub(crate) fn told(&self, ring: &Client, question: &Question<'_>) -> Option<Told> {
-        let set = self.set(question)?.get()?.try_read()?; // [KN4]
-        let kept = set.kept.iter().flatten().find(|kept| kept.is_of(question))?;
-        if !ring.is_still_so(&kept.seen) && !mutant::on(Mutant::AnswersNotCompared) {
-            return None;
-        }
-        if kept.is_unasked.load(Relaxed) && kept.is_unasked.swap(false, Relaxed) {
+    pub(crate) fn told(&self, standing: &Standing, question: &Question<'_>) -> Option<Told> {
+        let is_right = |seen: &Seen| standing.is_still_so(seen) || mutant::on(Mutant::AnswersNotCompared);
+        let (told, is_first) = self.answers.find(question, is_right)?;
+        if is_first {
             self.following.was_used();
         }
-        Some(kept.told)
+        Some(told)
     }
 
     /// Keeps an answer, if it may be kept.
@@ -213,17 +173,9 @@ impl Known {
     }
 
     fn keep_one(&self, question: &Question<'_>, told: Told, seen: Seen, is_unasked: bool) {
-        if seen.is_none() {
-            return;
+        if !seen.is_none() {
+            self.answers.keep(question, told, &seen, is_unasked);
         }
-        let Some(mut set) = self.set(question).and_then(|set| set.get_or_init(Box::default).try_write()) else { return };
-        let Set { kept, next } = &mut *set;
-        let place = kept.iter().position(|kept| kept.as_ref().is_none_or(|kept| kept.is_of(question)));
-        let place = place.unwrap_or_else(|| {
-            *next = (*next + 1) % WAYS;
-            *next
-        });
-        kept[place] = Some(Kept { is_unasked: AtomicBool::new(is_unasked), ..Kept::new(question, told, seen) });
     }
 
     /// As [`Known::keep`], of attributes.
@@ -243,10 +195,63 @@ impl Known {
 
     /// A file is closed; its number is not given to another one, so this only makes room.
     pub(crate) fn closed(&self, handle: Handle) {
-        let question = Question::attributes(Name::Open(handle));
-        let set = question.as_ref().and_then(|question| self.set(question)?.get()?.try_write());
-        if let (Some(question), Some(mut set)) = (question, set) {
-            set.kept.iter_mut().filter(|kept| kept.as_ref().is_some_and(|kept| kept.is_of(&question))).for_each(|kept| *kept = None);
+        if let Some(question) = Question::attributes(Name::Open(handle)) {
+            self.answers.forget(&question);
+        }
+    }
+}
+
+/// Where a path begins, for [`KnownAnswers`]: the root of the mount, or an open directory ([`File::known_start`](crate::File::known_start)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KnownStart(u64);
+
+impl KnownStart {
+    /// The root of the mount.
+    pub const ROOT: Self = Self(0);
+
+    pub(crate) fn open(handle: Handle) -> Self {
+        Self(handle.get())
+    }
+
+    /// As a number, for memory of atomics.
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// Of such a number.
+    pub fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    fn place(self) -> Place {
+        Handle::of(self.0).map_or(Place::Root, Place::Open)
+    }
+}
+
+/// What a connection knows, to be looked up by who must not wait, allocate, or hold anything: at any moment the caller may leave for good.
+///
+/// It keeps memory of the connection, and nothing else of it. *The answers are those to the connection's credentials*: who looks them up beyond
+/// its end, or for somebody else, takes care of that himself. Of files whose names were changed since, nothing wrong is said as long
+/// as the daemon lives.
+#[derive(Debug, Clone)]
+pub struct KnownAnswers {
+    known: Arc<Known>,
+    standing: Arc<Standing>,
+}
+
+impl KnownAnswers {
+    pub(crate) fn new(known: &Arc<Known>, ring: &Client) -> Self {
+        Self { known: Arc::clone(known), standing: Arc::clone(ring.standing()) }
+    }
+
+    /// The attributes of a path, with flags of fstatat(2), or why there are none; `None` if that is not known.
+    #[inline]
+    pub fn attributes(&self, start: KnownStart, path: &[u8], flags: AtFlags) -> Option<std::result::Result<Attributes, Errno>> {
+        let name = Name::Path { at: start.place(), path, flags: flags.bits().cast_signed() };
+        match self.known.told(&self.standing, &Question::attributes(name)?)? {
+            Told::Attributes(attributes) => Some(Ok(attributes)),
+            Told::Errno(errno) => Some(Err(errno)),
+            Told::Allowed => None,
         }
     }
 }
@@ -259,10 +264,8 @@ mod tests {
         Name::Path { at: Place::Root, path: path.as_bytes(), flags: 0 }
     }
 
-    fn kept<'k>(known: &'k Known, question: &Question<'_>) -> Option<parking_lot::MappedRwLockReadGuard<'k, Told>> {
-        let set = known.set(question)?.get()?.read();
-        parking_lot::RwLockReadGuard::try_map(set, |set| set.kept.iter().flatten().find(|kept| kept.is_of(question)).map(|kept| &kept.told))
-            .ok()
+    fn kept(known: &Known, question: &Question<'_>) -> Option<Told> {
+        known.answers.find(question, |_| true).map(|(told, _)| told)
     }
 
     fn attributes(node: u64) -> Told {
@@ -294,7 +297,7 @@ mod tests {
         for (number, question) in (0..).zip(&questions) {
             let question = question.expect("short");
             // All of them hash to one place, if they must.
-            let found = kept(&known, &question).map(|told| match *told {
+            let found = kept(&known, &question).map(|told| match told {
                 Told::Attributes(attributes) => attributes.node,
                 _ => u64::MAX,
             });
@@ -316,7 +319,7 @@ mod tests {
             known.keep(&Question::attributes(path(name)).expect("short"), Told::Allowed, seen);
         }
         let count = names.iter().filter(|name| kept(&known, &Question::attributes(path(name)).expect("short")).is_some()).count();
-        assert!(count <= SETS * WAYS && count > SETS * WAYS * 9 / 10, "{count} of {}: the hash spreads", SETS * WAYS);
+        assert!(count <= Answers::MOST && count > Answers::MOST * 9 / 10, "{count} of {}: the hash spreads", Answers::MOST);
         known.keep(&Question::attributes(path("x")).expect("short"), Told::Allowed, Seen::default());
         assert!(kept(&known, &Question::attributes(path("x")).expect("short")).is_none(), "an answer that is not to be kept");
     }

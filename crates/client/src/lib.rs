@@ -58,6 +58,7 @@
 #![forbid(unsafe_code)]
 
 mod ahead;
+mod answers;
 mod area;
 mod buffer;
 mod bytes;
@@ -85,6 +86,7 @@ pub use buffer::Buffer;
 pub use directory::{Directory, Entry};
 pub use error::{ConnectError, Error, Result};
 pub use file::File;
+pub use known::{KnownAnswers, KnownStart};
 pub use mapping::Mapping;
 pub use mount::{Door, Mount, Options};
 pub use open_options::OpenOptions;

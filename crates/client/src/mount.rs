@@ -11,6 +11,7 @@ use tandemfs_protocol::{Hello, Number, Operation, Place, SPACE_BYTES, Space};
 use crate::buffer::Buffer;
 use crate::connect::{find, greet, mount_of};
 use crate::connection::Connection;
+use crate::known::KnownAnswers;
 use crate::shared::connection;
 use crate::tree::sealed::Base;
 use crate::{ConnectError, Result};
@@ -176,6 +177,11 @@ impl Mount {
     /// Permissions that files made from now on do not get. The connection does not follow umask(2).
     pub fn set_umask(&self, umask: u16) {
         self.0.umask.store(umask & 0o777, Ordering::Relaxed);
+    }
+
+    /// What the connection knows, for who looks things up without waiting; `None` if it keeps no answers ([`Options::keeps_answers`]).
+    pub fn known_answers(&self) -> Option<KnownAnswers> {
+        self.0.known_answers()
     }
 
     /// Whether the daemon can open files by the mount and send them: [`File::descriptor`](crate::File::descriptor).

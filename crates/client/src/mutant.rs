@@ -12,6 +12,8 @@ pub enum Mutant {
     FlagsNotAsked,
     /// [KN2]: an answer is given whatever has changed.
     AnswersNotCompared,
+    /// [ANS1]: an answer that is changed meanwhile counts.
+    TurnNotCompared,
     /// [KN2]: bytes are given whatever has changed.
     BytesNotCompared,
     /// [AHC1]: what came ahead answers the other question about links.

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int};
 use std::path::Path;
 use std::sync::Arc;
 
-use tandemfs_client::{Errno, Error, File, Result, Start, Why};
+use tandemfs_client::{AtFlags, Attributes, Errno, Error, File, KnownStart, Result, Start, Tree, Why};
 
 use crate::descriptions::{self, Description};
 use crate::door::Door;
@@ -13,7 +13,7 @@ use crate::mutant::{Mutant, on};
 use crate::report::{Call, Way, count};
 use crate::settings::{self, Settings};
 use crate::start::{self, At, Begun};
-use crate::{directories, door};
+use crate::{directories, door, outside};
 
 /// What a call does to the file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,11 +68,46 @@ pub(crate) unsafe fn by_path_or_not<T>(
     let settings = settings::get()?;
     // SAFETY: the caller's text.
     let begun = unsafe { start::of(settings, descriptor, path) }?;
+    by_begun(settings, call, kind, descriptor, &begun, work)
+}
+
+fn by_begun<T>(
+    settings: &'static Settings,
+    call: Call,
+    kind: Kind,
+    descriptor: c_int,
+    begun: &Begun<'_>,
+    work: impl FnOnce(&Arc<Door>, Start<'_>, &Path) -> std::result::Result<Result<T>, Way>,
+) -> Option<std::result::Result<T, Errno>> {
     let done = by_door(settings, call, kind, |inside| {
-        let place = Place::of(inside, settings, &begun)?;
+        let place = Place::of(inside, settings, begun)?;
         work(inside.door(), place.start(inside), begun.path)
     });
     done.or_else(|| descriptions::real_directory(descriptor).map(Err))
+}
+
+/// The attributes of what is at a path, with flags of fstatat(2): known ones without entering ([PRL21]).
+///
+/// # Safety
+/// As [`by_path`].
+pub(crate) unsafe fn attributes(call: Call, named: Named, flags: AtFlags) -> Option<std::result::Result<Attributes, Errno>> {
+    let settings = settings::get()?;
+    // SAFETY: the caller's text.
+    let begun = unsafe { start::of(settings, named.0, named.1) }?;
+    let known_start = match begun.at {
+        At::Root => Some(KnownStart::ROOT),
+        At::Directory(_, inode) => outside::directory(inode),
+        At::Placeholder(_) => None, // whose number has to be looked up inside
+    };
+    if let Some(told) = known_start.and_then(|start| outside::attributes(start, begun.path, flags)) {
+        count(call, Way::Door);
+        return Some(told);
+    }
+    by_begun(settings, call, Kind::Looks, named.0, &begun, |door, start, path| {
+        let found = start.target(path, flags).attributes();
+        outside::show(door);
+        Ok(found)
+    })
 }
 
 /// As [`by_path`], with two paths, for work that may leave the call to the mount.

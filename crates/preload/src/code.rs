@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::mutant::{Mutant, on};
 use crate::report::Way;
-use crate::{settings, sys};
+use crate::{outside, settings, sys};
 use known::Known;
 use object::Object;
 
@@ -79,6 +79,7 @@ pub(crate) fn loading() {
     }
     IS_LOADING.store(true, SeqCst);
     LOADS.fetch_add(1, SeqCst);
+    outside::withdraw();
 }
 
 /// Whether another thread may be loading. This one is not: it is behind its call, or in an initializer of objects that are all there.

@@ -15,6 +15,7 @@ use crate::code;
 use crate::door::Door;
 use crate::inside::Within;
 use crate::mutant::{Mutant, on};
+use crate::outside;
 use crate::report::{Call, Way, count};
 use crate::sys;
 
@@ -647,6 +648,7 @@ pub(crate) fn all_real_alone(why: Way) {
 
 /// All become real, and there are no more in this process.
 pub(crate) fn end() {
+    outside::no_more();
     IS_OVER.store(true, Relaxed);
     all_real(Way::KernelNeeded);
 }

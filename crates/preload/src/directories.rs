@@ -9,7 +9,7 @@ use tandemfs_client::{File, Tree};
 
 use crate::door::Door;
 use crate::settings::Settings;
-use crate::sys;
+use crate::{outside, sys};
 
 /// Handles that are kept. Each holds its directory, also when another process removes it.
 const KEPT_MAX: usize = 32;
@@ -26,13 +26,16 @@ pub(crate) struct Directories {
 
 /// The handle of a directory, which the kernel says has this inode. None if it cannot be opened by its path.
 pub(crate) fn handle(door: &Door, settings: &Settings, descriptor: c_int, inode: u64) -> Option<Arc<File>> {
-    if let Some((_, file)) = door.directories().kept.iter().find(|(kept, _)| *kept == inode) {
+    let directories = door.directories();
+    if let Some((_, file)) = directories.kept.iter().find(|(kept, _)| *kept == inode) {
+        outside::is_open(inode, file);
         return Some(Arc::clone(file));
     }
+    drop(directories);
     let file = Arc::new(opened(door, settings, descriptor, inode)?);
     let mut directories = door.directories();
     let new = (inode, Arc::clone(&file));
-    let _replaced = if directories.kept.len() < KEPT_MAX {
+    let replaced = if directories.kept.len() < KEPT_MAX {
         directories.kept.push(new);
         None
     } else {
@@ -40,6 +43,10 @@ pub(crate) fn handle(door: &Door, settings: &Settings, descriptor: c_int, inode:
         directories.hand = (hand + 1) % KEPT_MAX;
         Some(std::mem::replace(&mut directories.kept[hand], new))
     };
+    if let Some((inode, _)) = &replaced {
+        outside::is_closed(*inode);
+    }
+    outside::is_open(inode, &file);
     drop(directories); // before the one that is replaced is closed
     Some(file)
 }
@@ -52,6 +59,7 @@ impl Directories {
     /// Gives up a directory, which was removed: its space comes back when nobody holds it.
     pub(crate) fn give_up(&mut self, inode: u64) -> Option<Arc<File>> {
         let at = self.kept.iter().position(|(kept, _)| *kept == inode)?;
+        outside::is_closed(inode);
         Some(self.kept.swap_remove(at).1)
     }
 }

@@ -4,11 +4,11 @@ use std::ffi::c_int;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use tandemfs_client::{Mount, Options};
+use tandemfs_client::{KnownAnswers, Mount, Options};
 
 use crate::descriptions;
 use crate::directories::Directories;
@@ -16,6 +16,7 @@ use crate::files::{self, Files};
 use crate::lent;
 use crate::mappings;
 use crate::mutant::{Mutant, on};
+use crate::outside;
 use crate::report::Way;
 use crate::settings::{self, Settings};
 use crate::sys;
@@ -39,6 +40,8 @@ pub(crate) struct Door {
     descriptors: [Option<(c_int, (u64, u64))>; DESCRIPTORS_MAX],
     process: i32,
     ids: (u32, u32),
+    /// What is shown of it ([PRL21]), which stays; none within if as much as may stay does so already.
+    shown: OnceLock<Option<&'static KnownAnswers>>,
 }
 
 struct Parts {
@@ -107,7 +110,7 @@ impl Door {
             number.store(kept, SeqCst);
         }
         let parts = ManuallyDrop::new(Parts { directories: Mutex::default(), files: Mutex::default(), mount });
-        Some(Self { parts, descriptors, process, ids })
+        Some(Self { parts, descriptors, process, ids, shown: OnceLock::new() })
     }
 
     pub(crate) fn mount(&self) -> &Mount {
@@ -120,6 +123,15 @@ impl Door {
 
     pub(crate) fn files(&self) -> MutexGuard<'_, Files> {
         self.parts.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it knows, in memory that stays behind its end.
+    pub(crate) fn shown(&self) -> Option<&'static KnownAnswers> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        *self.shown.get_or_init(|| {
+            let answers = self.mount().known_answers().filter(|_| COUNT.fetch_add(1, SeqCst) < outside::CONNECTIONS_MAX)?;
+            Some(Box::leak(Box::new(answers)))
+        })
     }
 
     /// Whether each descriptor still is what it was: a program may have closed them past this library ([PRL6]).
@@ -246,6 +258,7 @@ pub(crate) fn ended(door: &Arc<Door>) {
     let mut state = state();
     if matches!(&*state, State::Open(current) if Arc::ptr_eq(current, door)) {
         *state = State::Without;
+        outside::withdraw();
     }
 }
 
@@ -262,11 +275,16 @@ pub(crate) fn set_umask(umask: u16) {
 
 /// Does something while nobody is inside and no connection is open: for what changes who this process is.
 pub(crate) fn without_connection<T>(work: impl FnOnce() -> T) -> T {
-    if settings::get().is_none() || !is_own_process() || on(Mutant::IdsRemembered) {
+    if settings::get().is_none() || on(Mutant::IdsRemembered) {
+        return work();
+    }
+    if !is_own_process() {
+        outside::no_more(); // it may go on beside us, with other ids, in this memory
         return work();
     }
     let blocked = sys::Signals::ALL.set();
     if close() {
+        outside::withdraw();
         descriptions::all_real_alone(Way::Leaving);
         mappings::leave_connection();
         descriptions::forget_all(); // what could not be opened by the mount: its connection is never closed
@@ -274,6 +292,7 @@ pub(crate) fn without_connection<T>(work: impl FnOnce() -> T) -> T {
         drop(was_open);
     } else {
         OVER.store(true, SeqCst);
+        outside::no_more(); // who is inside could show it again
     }
     blocked.set();
     // The change of ids reaches the other threads by a signal of libc's, so they must be able to take it.
@@ -284,6 +303,9 @@ pub(crate) fn without_connection<T>(work: impl FnOnce() -> T) -> T {
 
 /// The door is not used any more.
 pub(crate) fn end() {
+    if settings::get().is_some() {
+        outside::no_more();
+    }
     if settings::get().is_some() && is_own_process() {
         OVER.store(true, SeqCst);
         without_connection(|| ());
@@ -373,6 +395,7 @@ extern "C" fn after_fork_in_child() {
 
 /// The start: this process, and its forks.
 pub(crate) fn watch_forks() {
+    outside::prepare();
     PROCESS.store(sys::process_id(), SeqCst);
     // SAFETY: a name that ends with NUL.
     IS_ALONE.store(unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) }.cast(), SeqCst);

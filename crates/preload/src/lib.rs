@@ -71,6 +71,11 @@
 //!       to be stored to or moved, and before the connection ends; one for stores stays, in children as well. It keeps its description open, as
 //!       the kernel does.
 //!
+//! [PRL21] *What is known is told outside* (`outside.rs`). The attributes of a name that the client knows are given after the kernel has said where the path
+//!       begins, without entering: who reads them holds nothing, so he may be interrupted, or leave, at any moment. They are shown only while all code
+//!       calls the kernel by libc ([PRL16]), so that every change of ids is seen, also one by a process that has this memory: what is shown is
+//!       withdrawn first. A forked child finds nothing.
+//!
 //! A panic ends the program with its sentence, as it does at every `extern "C"` function.
 //!
 //! *Architecture invariant:* only the functions of `symbols` are exported; what an operation does is not known here.
@@ -90,6 +95,7 @@ mod lent;
 mod mappings;
 mod mutant;
 mod next;
+mod outside;
 mod report;
 mod settings;
 mod start;

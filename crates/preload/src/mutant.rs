@@ -62,6 +62,8 @@ pub(crate) enum Mutant {
     SharedKept,
     /// [PRL19]: a fault of lent memory is not mended.
     FaultsBlocked,
+    /// [PRL21]: what is shown is not withdrawn.
+    AnswersKept,
     /// [PRL20]: mappings for loads are not the mount's before a fork.
     MappingsNotInherited,
 }
@@ -76,7 +78,7 @@ static SELECTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(
 #[cfg(feature = "mutants")]
 pub(crate) fn select(name: &str) {
     use Mutant::*;
-    const ALL: [Mutant; 28] = [
+    const ALL: [Mutant; 29] = [
         MountpointRemembered,
         DirectoryRemembered,
         IdsRemembered,
@@ -104,6 +106,7 @@ pub(crate) fn select(name: &str) {
         StreamRestarted,
         SharedKept,
         FaultsBlocked,
+        AnswersKept,
         MappingsNotInherited,
     ];
     let Some(mutant) = ALL.into_iter().find(|mutant| format!("{mutant:?}") == name) else { panic!("{name}: no such bug") };

@@ -79,6 +79,20 @@ pub(crate) fn reserve(place: Range<usize>) -> bool {
     !(-4095..0).contains(&result)
 }
 
+/// Memory of zeros, which a forked child finds as zeros again, whatever was in it; none if the kernel refuses.
+pub(crate) fn page_empty_in_children(bytes: usize) -> Option<*mut u8> {
+    let bytes = bytes.next_multiple_of(4096);
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping.
+    let start = unsafe { call_with_six(libc::SYS_mmap, [0, bytes, protection as usize, flags as usize, usize::MAX, 0]) };
+    if (-4095..0).contains(&start) {
+        return None;
+    }
+    // SAFETY: the mapping that was made here.
+    let empties = unsafe { call(libc::SYS_madvise, [start as usize, bytes, libc::MADV_WIPEONFORK as usize, 0, 0]) };
+    (empties == 0).then_some(start as *mut u8)
+}
+
 pub(crate) fn process_id() -> i32 {
     // SAFETY: no arguments.
     unsafe { call(libc::SYS_getpid, [0; 5]) as i32 }

@@ -2,12 +2,11 @@
 //! [BEL1]–[BEL3] of `poller.rs`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{SealFlags, Timespec, fcntl_get_seals, fstat};
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 
 use crate::giving_way::GivingWay;
 use crate::layout::{self, Range, Sizes, header, slot, words};
@@ -15,7 +14,7 @@ use crate::memory::{Memory, ReadOnly};
 use crate::message::{Answer, Attributes, Request};
 use crate::mutant::{self, Mutant};
 use crate::space::Space;
-use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::standing::Standing;
 use crate::sync::{self, Moment, Mutex};
 use crate::sys::Mapping;
 use crate::versions::{Seen, Versions};
@@ -25,9 +24,6 @@ use crate::{Attention, RingError};
 const LOOK_ALONE: Duration = Duration::from_micros(10);
 /// How long it does so if it gives way between two looks.
 const LOOK_GIVING_WAY: Duration = Duration::from_millis(1);
-
-/// For so many milliseconds a client that answers by itself does not ask whether the daemon lives ([VER7] of `versions.rs`).
-const ALIVE_FOR: u64 = 10;
 
 /// The daemon does not serve this client any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -41,14 +37,11 @@ pub struct Client(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     memory: Memory,
-    words: ReadOnly,
     sizes: Sizes,
     bell: Option<OwnedFd>,
     /// The socket to the daemon: it hangs up when the daemon dies.
     lifeline: Option<OwnedFd>,
-    versions: OnceLock<Versions>,
-    /// When the daemon was seen alive by a client that answers by itself, in milliseconds.
-    seen_alive: AtomicU64,
+    standing: Arc<Standing>,
     slots: Mutex<Slots>,
     space: Mutex<Space>,
     giving_way: GivingWay,
@@ -121,9 +114,9 @@ impl Client {
         let free = u64::MAX >> (64 - sizes.slots);
         let slots = Slots { free, used: 0, turns: vec![0; sizes.slots as usize], left: Vec::new() };
         let space = Mutex::new(Space::new(sizes.data_bytes));
-        let (versions, seen_alive, slots) = (OnceLock::new(), AtomicU64::new(0), Mutex::new(slots));
-        let giving_way = GivingWay::default();
-        Ok(Self(Arc::new(Inner { memory, words, sizes, bell, lifeline, versions, seen_alive, slots, space, giving_way })))
+        let standing = Arc::new(Standing::new(memory.clone(), words, lifeline.as_ref()));
+        let (slots, giving_way) = (Mutex::new(slots), GivingWay::default());
+        Ok(Self(Arc::new(Inner { memory, sizes, bell, lifeline, standing, slots, space, giving_way })))
     }
 
     /// A client in the daemon's own process, on the same mapping: explored schedules know words by their address.
@@ -137,21 +130,25 @@ impl Client {
 
     /// Takes the version words, by which the client can answer by itself.
     pub fn set_versions(&self, versions: Versions) {
-        let _only_the_first = self.0.versions.set(versions);
+        self.0.standing.set_versions(versions);
     }
 
     /// Whether what an answer said is so now, and may be said without asking ([VER5], [VER7], [VER8] of `versions.rs`).
     #[inline]
     pub fn is_still_so(&self, seen: &Seen) -> bool {
-        let inner = &*self.0;
-        inner.versions.get().is_some_and(|versions| inner.may_answer_itself() && versions.agree(seen))
+        self.0.standing.is_still_so(seen)
+    }
+
+    /// What it compares, which outlives the connection.
+    pub fn standing(&self) -> &Arc<Standing> {
+        &self.0.standing
     }
 
     /// Whether the daemon is there, and looks after this client, so that it may do without asking what it was allowed to ([VER7], [VER8] of
     /// `versions.rs`).
     #[inline]
     pub fn may_answer_itself(&self) -> bool {
-        self.0.may_answer_itself()
+        self.0.standing.may_answer_itself()
     }
 
     /// Loads memory that is what was said while an answer is right; none if it is not any more, whatever was loaded ([VER9] of
@@ -218,7 +215,7 @@ impl Slots {
 
 impl Inner {
     fn attention(&self) -> Attention {
-        Attention::of_word(self.words.load(words::ATTENTION))
+        self.standing.attention()
     }
 
     fn answered_turn(&self, index: usize) -> u32 {
@@ -245,31 +242,6 @@ impl Inner {
                 let _full_counter_rings_too = rustix::io::write(bell, &1_u64.to_ne_bytes());
             }
         }
-    }
-
-    fn is_alive(&self) -> bool {
-        let Some(lifeline) = &self.lifeline else { return true };
-        let mut descriptors = [PollFd::new(lifeline, PollFlags::RDHUP)];
-        !matches!(poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1..))
-    }
-
-    #[inline]
-    fn may_answer_itself(&self) -> bool {
-        if self.attention() == Attention::Ended {
-            return false;
-        }
-        let now = sync::milliseconds();
-        if now.wrapping_sub(self.seen_alive.load(Relaxed)) >= ALIVE_FOR {
-            if !self.is_alive() {
-                return false;
-            }
-            self.seen_alive.store(now, Relaxed);
-        }
-        let look = self.words.load(words::LOOK);
-        if self.memory.load(header::ANSWERED) != look {
-            self.memory.store(header::ANSWERED, look);
-        }
-        true
     }
 
     /// Looks for an answer while the daemon is awake ([GIV1]).
@@ -317,7 +289,7 @@ impl Inner {
             if seen == turn {
                 break Ok(());
             }
-            if self.attention() == Attention::Ended || has_slept && !self.is_alive() {
+            if self.attention() == Attention::Ended || has_slept && !self.standing.is_alive() {
                 break Err(Ended);
             }
             if mutant::on(Mutant::SleepValueReadLate) {
@@ -537,7 +509,7 @@ impl Client {
 
     /// Whether the daemon has hung up.
     pub fn has_ended(&self) -> bool {
-        self.0.attention() == Attention::Ended || !self.0.is_alive()
+        self.0.attention() == Attention::Ended || !self.0.standing.is_alive()
     }
 }
 
@@ -580,7 +552,7 @@ mod tests {
         let seen = Seen::of([words.current(1)]);
         assert!(client.is_still_so(&seen));
         drop(theirs);
-        std::thread::sleep(Duration::from_millis(3 * ALIVE_FOR));
+        std::thread::sleep(Duration::from_millis(3 * crate::standing::ALIVE_FOR));
         assert!(!client.is_still_so(&seen) && !client.is_still_so(&seen));
     }
 }

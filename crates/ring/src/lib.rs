@@ -25,6 +25,7 @@ mod message;
 pub mod mutant;
 mod poller;
 mod space;
+mod standing;
 mod sync;
 #[cfg_attr(feature = "schedules", allow(dead_code, reason = "explored schedules have waits of their own"))]
 mod sys;
@@ -41,6 +42,7 @@ pub use layout::{
 pub use leases::{Inside, LEASE_WORDS, LeaseToken, LeaseWord, LeaseWords, Leases};
 pub use message::{ATTRIBUTE_WORDS, Answer, Attributes, NameTooLong, Names, Request, Time};
 pub use poller::{ClientId, End, Handler, Lifeline, Poller};
+pub use standing::Standing;
 pub use sys::process_of;
 pub use versions::{Seen, VersionWords, Versions};
 

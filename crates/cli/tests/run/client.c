@@ -427,6 +427,19 @@ static void ids(void) {
     struct stat found;
     CHECK(chmod(".", 0755) == 0 && mkdir("private", 0700) == 0 && mkdir("group", 0750) == 0 && chown("group", 0, 4242) == 0);
     touch("private/file"), touch("group/file");
+    for (int round = 0; round < 2; round++) {
+        CHECK(stat("private/file", &found) == 0 && stat("private/file", &found) == 0);
+        CHECK(seteuid(65534) == 0 && stat("private/file", &found) == -1 && errno == EACCES && seteuid(0) == 0);
+    }
+    CHECK(stat("private/file", &found) == 0 && stat("private/file", &found) == 0);
+    /* A process that has this memory, and other ids. */
+    int status;
+    pid_t child = vfork();
+    if (child == 0) {
+        if (stat("private/file", &found) != 0 || syscall(SYS_setresuid, 65534, 65534, 65534) != 0) _exit(1);
+        _exit(stat("private/file", &found) == -1 && errno == EACCES ? 0 : 2);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
     for (int round = 0; round < 3; round++) {
         CHECK(stat("private/file", &found) == 0 && stat("group/file", &found) == 0);
         CHECK(setegid(65534) == 0 && seteuid(65534) == 0);
@@ -438,17 +451,52 @@ static void ids(void) {
         CHECK(stat("group/file", &found) == 0 && stat("private/file", &found) == -1 && errno == EACCES);
         CHECK(seteuid(0) == 0 && setgroups(0, NULL) == 0 && setegid(0) == 0);
     }
-    pid_t child = fork();
+    child = fork();
     if (child == 0) {
         CHECK(stat("private/file", &found) == 0 && setresuid(65534, 65534, 65534) == 0);
         CHECK(stat("private/file", &found) == -1 && errno == EACCES);
         _exit(0);
     }
-    int status;
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, other_ids, NULL) == 0 && pthread_join(thread, NULL) == 0);
     CHECK(stat("private/file", &found) == 0);
+}
+
+/* A handler that leaves what it interrupted for good, over and over, while names are looked up and made. */
+static sigjmp_buf away;
+
+static void leave_for_good(int number) {
+    (void)number;
+    siglongjmp(away, 1);
+}
+
+static void left(void) {
+    struct stat found;
+    CHECK(mkdir("left", 0755) == 0 && chdir("left") == 0);
+    touch("known");
+    CHECK(stat("known", &found) == 0 && signal(SIGALRM, leave_for_good) != SIG_ERR);
+    const struct itimerval often = {{0, 300}, {0, 300}}, never = {{0, 0}, {0, 0}};
+    volatile int times = 0;
+    CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
+    while (times < 2000) {
+        if (sigsetjmp(away, 1) != 0) {
+            times++;
+            continue;
+        }
+        for (int round = 0;; round++) {
+            CHECK(stat("known", &found) == 0 && S_ISREG(found.st_mode));
+            CHECK(stat("absent", &found) == -1 && errno == ENOENT);
+        }
+    }
+    CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
+    /* What is known changes still, and is seen. */
+    for (int round = 0; round < 100; round++) {
+        CHECK(chmod("known", 0600 + round % 8) == 0 && stat("known", &found) == 0 && (found.st_mode & 07777) == 0600u + round % 8);
+        touch("absent");
+        CHECK(stat("absent", &found) == 0 && unlink("absent") == 0 && stat("absent", &found) == -1 && errno == ENOENT);
+    }
+    CHECK(chdir("..") == 0);
 }
 
 static void roots(void) {
@@ -1462,7 +1510,7 @@ static void copies(void) {
 int main(int count, char **words) {
     CHECK(count == 3 && realpath(words[2], directory) && chdir(directory) == 0);
     const struct { const char *name; void (*run)(void); } all[] = {
-        {"calls", calls}, {"structures", structures}, {"signals", signals}, {"forks", forks}, {"closes", closes},
+        {"calls", calls}, {"structures", structures}, {"signals", signals}, {"left", left}, {"forks", forks}, {"closes", closes},
         {"ids", ids}, {"roots", roots}, {"data", data}, {"numbers", numbers},
         {"together", together}, {"directories", directories}, {"copies", copies}, {"files", files}, {"others", others}, {"inherits", inherits}, {"own_calls", own_calls}, {"programs", programs}, {"sandbox", sandbox}, {"once", once}, {"gives_back", gives_back}, {"until_it_fails", until_it_fails},
     };

@@ -121,6 +121,11 @@ fn ids_that_are_remembered_are_caught() {
 }
 
 #[test]
+fn answers_that_outlive_the_ids_are_caught() {
+    is_caught_with_placeholders("AnswersKept", "ids");
+}
+
+#[test]
 fn a_connection_of_another_process_is_caught() {
     is_caught_by("ProcessNotAsked", "forks");
 }

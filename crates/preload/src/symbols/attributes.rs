@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_uint};
 use tandemfs_client::{AtFlags, Attributes, Time, Tree};
 
 use super::{HERE, refused, returned};
-use crate::call::{Kind, Named, by_path, leave_to_kernel};
+use crate::call::{Kind, Named, attributes, by_path, leave_to_kernel};
 use crate::descriptions;
 use crate::next::interpose;
 use crate::report::Call;
@@ -21,13 +21,6 @@ pub(super) const STAT_VERSION: c_int = if cfg!(target_arch = "x86_64") { 1 } els
 
 fn followed(flags: c_int) -> AtFlags {
     if flags & libc::AT_SYMLINK_NOFOLLOW == 0 { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW }
-}
-
-/// # Safety
-/// As stat(2)'s.
-unsafe fn attributes(call: Call, named: Named, flags: c_int) -> Option<Result<Attributes, tandemfs_client::Errno>> {
-    // SAFETY: the caller's path.
-    unsafe { by_path(call, Kind::Looks, named, |start, path| start.target(path, followed(flags)).attributes()) }
 }
 
 /// Of a placeholder, with AT_EMPTY_PATH and without a path.
@@ -87,7 +80,7 @@ unsafe fn stat_by_door(named: Named, into: *mut libc::stat, flags: c_int) -> Opt
     // SAFETY: the caller's path.
     let of_open = unsafe { attributes_of_open(Call::Stat, named, flags) };
     // SAFETY: as above.
-    match of_open.or_else(|| unsafe { attributes(Call::Stat, named, flags) })? {
+    match of_open.or_else(|| unsafe { attributes(Call::Stat, named, followed(flags)) })? {
         Ok(found) => {
             // SAFETY: the caller's structure.
             fill(unsafe { &mut *into }, &found, device);
@@ -217,7 +210,7 @@ interpose! {
         // SAFETY: the caller's path.
         let of_open = unsafe { attributes_of_open(Call::Statx, named, flags) };
         // SAFETY: as above.
-        match of_open.or_else(|| unsafe { attributes(Call::Statx, named, flags) }) {
+        match of_open.or_else(|| unsafe { attributes(Call::Statx, named, followed(flags)) }) {
             Some(Ok(found)) if found.node != settings.mount.root => {
                 // SAFETY: the caller's structure.
                 fill_extended(unsafe { &mut *into }, &found, &settings.mount, mask);
