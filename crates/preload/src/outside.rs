@@ -15,7 +15,7 @@ use crate::code;
 use crate::door::Door;
 use crate::mutant::{Mutant, on};
 use crate::report::Way;
-use crate::sys;
+use crate::{settings, sys};
 
 /// Connections whose memory stays. Programs that change their ids for each request would gather it.
 pub(crate) const CONNECTIONS_MAX: u32 = 4;
@@ -90,8 +90,12 @@ pub(crate) fn is_closed(inode: u64) {
     }
 }
 
-/// Shows what a connection knows; inside, by one of its calls. Only where all code calls the kernel by libc: else ids could change unseen.
+/// Shows what a connection knows; inside, by one of its calls. Only where all code calls the kernel by libc: else ids could change unseen. Without
+/// placeholders nobody notices that code is loaded.
 pub(crate) fn show(door: &Door) {
+    if !settings::get().is_some_and(|settings| settings.placeholders) {
+        return;
+    }
     let Some(shown) = shown().filter(|shown| !IS_OVER.load(SeqCst) && shown.answers.load(SeqCst).is_null()) else { return };
     let moment = match code::look() {
         Ok(moment) => moment,
