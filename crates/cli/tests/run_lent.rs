@@ -6,7 +6,7 @@
 mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -72,7 +72,12 @@ impl Scene {
     fn paused(child: &mut Child) -> Result<(), String> {
         let mut said = String::new();
         BufReader::new(child.stderr.as_mut().expect("a pipe")).read_line(&mut said).expect("read");
-        if said == "ready\n" { Ok(()) } else { Err(format!("{said:?}: {:?}", child.wait())) }
+        if said == "ready\n" {
+            return Ok(());
+        }
+        let mut output = String::new();
+        child.stdout.as_mut().expect("a pipe").read_to_string(&mut output).expect("read");
+        Err(format!("{said:?}, {output:?}: {:?}", child.wait()))
     }
 
     /// Lets it go on to its end; what it says.
@@ -266,6 +271,16 @@ fn what_a_program_maps_is_the_file() {
     let look = || assert_eq!(scene.count(&["mappings"]), 0);
     assert_eq!(held_against_mount(&scene, "maps", &["--placeholders"], "", look), Ok(()));
     assert_eq!(held_against_mount(&scene, "maps", &["--stores", "--real"], "", || ()), Ok(()));
+    scene.end();
+}
+
+/// [PRL20]
+#[test]
+fn regression_a_file_that_a_child_has_mapped_could_not_be_mapped() {
+    let scene = Scene::new(STORES);
+    for options in [&["--stores"][..], &["--stores", "--real"]] {
+        assert_eq!(held_against_mount(&scene, "maps_beside_child", options, "", || ()), Ok(()), "{options:?}");
+    }
     scene.end();
 }
 

@@ -65,6 +65,12 @@ pub(crate) struct Description {
 }
 
 impl Description {
+    /// Of a descriptor of the kernel's, opened anew by the path that the kernel has for it.
+    pub(crate) fn of_kernels((file, door): (File, Arc<Door>), inode: u64, flags: c_int, path: CString) -> Arc<Self> {
+        let (file, position, place) = (Arc::new(file), Mutex::new(None), (libc::AT_FDCWD, path));
+        Arc::new(Self { file, inode, flags, is_directory: false, reads_left: None, position, place, _door: door })
+    }
+
     /// O_APPEND: writes go to the end.
     pub(crate) fn appends(&self) -> bool {
         self.flags & libc::O_APPEND != 0

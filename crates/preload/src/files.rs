@@ -1,6 +1,6 @@
 //! Regular files that the program writes by offset: handles of the door for descriptors that are the kernel's ([PRL7]–[PRL11] of `lib.rs`).
 
-use std::ffi::{OsStr, c_int};
+use std::ffi::{CString, OsStr, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use tandemfs_client::{File, Tree, Unless};
 
+use crate::descriptions::Description;
 use crate::door::Door;
 use crate::hints;
 use crate::inside::Inside;
@@ -128,11 +129,7 @@ pub(crate) fn of(
 
 /// Opens a file by the path that the kernel has for its descriptor, with the same access mode and the rights of this process.
 fn opened(door: &Door, settings: &Settings, descriptor: c_int, inode: u64, access: c_int) -> Option<Arc<File>> {
-    let mut buffer = vec![0; PATH_BYTES_MAX];
-    let path = sys::path_of(descriptor, &mut buffer).and_then(|path| crate::start::inside(settings, path));
-    let open = |path| door.mount().open_and_stat(Path::new(OsStr::from_bytes(path)), access | libc::O_NOFOLLOW, 0).ok();
-    let opened = path.and_then(open).filter(|(_, found)| found.node == inode || on(Mutant::OpenedNotCompared));
-    let file = opened.map(|(file, _)| Arc::new(file));
+    let file = opened_by_path(door, settings, descriptor, inode, access).map(|(file, _)| Arc::new(file));
     let mut files = door.files();
     let known = files.known.iter_mut().find(|known| known.inode == inode)?;
     let Some(file) = file else {
@@ -144,6 +141,25 @@ fn opened(door: &Door, settings: &Settings, descriptor: c_int, inode: u64, acces
     drop(files); // before the one that is replaced is closed
     drop(replaced);
     Some(file)
+}
+
+/// As [`opened`], of a file of which nothing is remembered; also the path.
+fn opened_by_path(door: &Door, settings: &Settings, descriptor: c_int, inode: u64, access: c_int) -> Option<(File, CString)> {
+    let mut buffer = vec![0; PATH_BYTES_MAX];
+    let path = sys::path_of(descriptor, &mut buffer)?;
+    let inside = Path::new(OsStr::from_bytes(crate::start::inside(settings, path)?));
+    let (file, found) = door.mount().open_and_stat(inside, access | libc::O_NOFOLLOW, 0).ok()?;
+    (found.node == inode || on(Mutant::OpenedNotCompared)).then_some((file, CString::new(path).ok()?))
+}
+
+/// The file that a descriptor of the kernel's has open, with its rights, to be mapped ([PRL20]): its path leads to it still ([PRL8]), and the
+/// kernel says so when it is held ([PRL7]).
+pub(crate) fn to_be_mapped(door: &Arc<Door>, settings: &Settings, descriptor: c_int, writes: bool) -> Option<Arc<Description>> {
+    let seen = described(settings, descriptor)?;
+    let access = access(descriptor, Transfer::Read).filter(|access| !writes || allows(*access, Transfer::Write))?;
+    let (file, path) = opened_by_path(door, settings, descriptor, seen.inode, access)?;
+    let is_same = described(settings, descriptor).is_some_and(|now| now.inode == seen.inode);
+    is_same.then(|| Description::of_kernels((file, Arc::clone(door)), seen.inode, access, path))
 }
 
 /// The program closes a descriptor: its file is not held any longer ([PRL11]). Another descriptor of it opens it anew.

@@ -66,7 +66,8 @@
 //!       becomes real, and before, as any lease, with a call by the mount for their bytes.
 //!
 //! [PRL20] *What is mapped by the door is mapped as the kernel would, or is the kernel's* (`mappings.rs`). With `tandemfs run --stores` a shared mapping of a
-//!       placeholder is one of the file's own pages, where it ends within the file's last page. Calls on such addresses are the file's, not
+//!       placeholder is one of the file's own pages, where it ends within the file's last page; so is one of a descriptor that the kernel refuses to
+//!       map, since somebody has the file mapped for stores, by the rules of [PRL7] and [PRL8]. Calls on such addresses are the file's, not
 //!       the drive's: none of the kernel's reaches its memory zone but accesses, and protection. One for loads becomes the mount's, at its place, before a fork, where it is
 //!       to be stored to or moved, and before the connection ends; one for stores stays, in children as well. It keeps its description open, as
 //!       the kernel does.

@@ -16,12 +16,12 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Acquire, Ordering::Rel
 use tandemfs_client::{Crossed, Errno, Error, Mapping, Result, Why};
 
 use crate::descriptions::{self, Description};
-use crate::door;
-use crate::inside::Within;
+use crate::inside::{Inside, Within};
 use crate::mutant::{Mutant, on};
 use crate::report::Call;
 use crate::settings;
 use crate::sys::{self, Signals};
+use crate::{door, files};
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
@@ -191,9 +191,22 @@ pub(crate) fn map(number: c_int, wanted: Wanted) -> Option<std::result::Result<u
     })
 }
 
-/// mmap(2) of a descriptor of the kernel's which refuses it, perhaps since this process has the file mapped for stores: by the description of that
-/// mapping, with the rights of both.
+/// mmap(2) of a descriptor of the kernel's which refuses it, perhaps since the file was mapped for stores when it was opened, by this process or by
+/// another one, as a child that has its mappings.
 pub(crate) fn map_again(number: c_int, wanted: Wanted) -> Option<usize> {
+    map_with_another(number, wanted).or_else(|| {
+        let settings = settings::get()?;
+        let inside = Inside::enter(settings).ok()?;
+        let open = files::to_be_mapped(inside.door(), settings, number, wanted.stores)?;
+        map_of(&open, wanted).ok()
+    })
+}
+
+/// By the description of a mapping that this process has, with the rights of both.
+fn map_with_another(number: c_int, wanted: Wanted) -> Option<usize> {
+    if !are_there() {
+        return None;
+    }
     let _within = Within::enter()?;
     let inode = settings::get()?.mount.known(number)?.stx_ino;
     let access = sys::file_flags(number)? & libc::O_ACCMODE;

@@ -315,6 +315,36 @@ static void maps(void) {
     CHECK(munmap(all, 8 << 20) == 0 && close(file) == 0);
 }
 
+/* A file that only a child has mapped any more, which the kernel therefore does not map. */
+static void maps_beside_child(void) {
+    int file = open("inherited", O_RDWR | O_CREAT, 0644), ends[2], status;
+    CHECK(file >= 0 && ftruncate(file, 8 * PAGE) == 0 && pipe(ends) == 0);
+    unsigned char *all = mapped(file, PROT_READ | PROT_WRITE, 8 * PAGE, 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        char byte;
+        close(ends[1]);
+        CHECK(read(ends[0], &byte, 1) == 0 && all[PAGE] == 7 && all[2 * PAGE] == 8);
+        all[3 * PAGE] = 9;
+        _exit(msync(all, 8 * PAGE, MS_SYNC));
+    }
+    CHECK(close(ends[0]) == 0 && munmap(all, 8 * PAGE) == 0 && close(file) == 0);
+    file = open("inherited", O_RDWR | O_APPEND);
+    int other = dup2(file, 90); /* a descriptor of the kernel's */
+    CHECK(file >= 0 && other == 90);
+    all = mmap(NULL, 8 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, other, 0);
+    unsigned char *part = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, other, PAGE);
+    CHECK(all != MAP_FAILED && part != MAP_FAILED);
+    all[PAGE] = 7, all[2 * PAGE] = 8;
+    CHECK(part[0] == 7 && close(other) == 0 && close(file) == 0 && close(ends[1]) == 0);
+    CHECK(waitpid(child, &status, 0) == child && status == 0 && all[3 * PAGE] == 9);
+    CHECK(munmap(all, 8 * PAGE) == 0 && munmap(part, PAGE) == 0);
+    int reader = open("inherited", O_RDONLY);
+    CHECK(reader >= 0 && mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, reader, 0) == MAP_FAILED && errno == EACCES && close(reader) == 0);
+    pause_if_asked();
+}
+
 /* Threads that map and unmap, beside forks. */
 static void *map_and_unmap(void *which) {
     char name[20];
@@ -504,7 +534,7 @@ int main(int count, char **words) {
     CHECK(count == 3 && chdir(words[2]) == 0);
     const struct { const char *name; void (*run)(void); } all[] = {
         {"overwrites", overwrites}, {"jumps", jumps}, {"acknowledges", acknowledges}, {"faults", faults}, {"cost", cost},
-        {"maps", maps}, {"maps_threads", maps_threads}, {"page_faults", page_faults}, {"maps_acknowledge", maps_acknowledge},
+        {"maps", maps}, {"maps_beside_child", maps_beside_child}, {"maps_threads", maps_threads}, {"page_faults", page_faults}, {"maps_acknowledge", maps_acknowledge},
     };
     for (unsigned index = 0; index < sizeof all / sizeof *all; index++)
         if (!strcmp(all[index].name, words[1])) { all[index].run(); printf("done\n"); return 0; }

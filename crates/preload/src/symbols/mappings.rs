@@ -25,7 +25,7 @@ fn map(
             return mapped.map_or_else(refused, |start| start as isize);
         }
         super::used_by_kernel(descriptor);
-        if let Some(wanted) = wanted.filter(|_| are_there()) {
+        if let Some(wanted) = wanted {
             return or_again(descriptor, wanted, next);
         }
     }
@@ -35,7 +35,7 @@ fn map(
     next()
 }
 
-/// A mapping by the kernel, or a further one of what this process has mapped.
+/// A mapping by the kernel, or one by the door of what the kernel does not map since it is mapped for stores.
 fn or_again(descriptor: c_int, wanted: Wanted, next: impl Fn() -> isize) -> isize {
     let errno = sys::errno();
     match next() {
