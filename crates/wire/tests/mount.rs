@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, RenameFlags, XattrFlags};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use support::server::{self, PATIENCE, Served, mount_line, obstacle, ring_obstacle};
+use support::server::{self, PATIENCE, Served, mount_line, obstacle};
 use tandemfs_wire::{MountError, MountOptions, Unmount, mount, unmount};
 
 #[test]
@@ -31,13 +31,9 @@ fn over_both(words: &str, test: impl Fn(Served)) {
         return println!("skipped: {why}");
     }
     test(Served::start(words));
-    match ring_obstacle() {
-        Some(why) => println!("skipped over io_uring: {why}"),
-        None => {
-            let served = Served::start(&format!("ring {words}"));
-            assert!(served.about.contains("OVER_IO_URING"), "{}", served.about);
-            test(served);
-        }
+    match server::over_ring(words) {
+        Err(why) => println!("skipped over io_uring: {why}"),
+        Ok(served) => test(served),
     }
 }
 
