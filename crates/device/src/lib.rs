@@ -39,6 +39,8 @@ mod block_path;
 mod buffer;
 mod byte_path;
 mod compare;
+#[cfg(test)]
+mod copies;
 mod copy;
 mod counters;
 mod domain;
