@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use support::{MODES, Mount, OverIoUring, Place, ends_within, eventually, fails, pattern, run, succeeds, unmounts};
+use support::{MODES, Mount, OverIoUring, Place, ends_within, eventually, fails, pattern, run, start, succeeds, unmounts};
 use tandemfs_posix::IdMapped;
 
 const NOBODY: u32 = 65_534;
@@ -199,7 +199,7 @@ fn a_killed_resize_leaves_the_old_sizes_or_the_new_ones() {
         run(Command::new("cp").args(["--sparse=always", &original.image(), &device]));
         let mut resize = Command::new(env!("CARGO_BIN_EXE_tandemfs"));
         resize.args(["resize", &device, "--memory", "96M", "--block", "512M"]).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = resize.spawn().expect("started");
+        let mut child = start(&mut resize).expect("started");
         std::thread::sleep(Duration::from_micros(round * 2_500));
         let _ended = child.kill();
         child.wait().expect("waited for");

@@ -155,7 +155,7 @@ fn a_damaged_line_of_metadata_is_named_with_its_place() {
 fn start(place: &Place, limit: &str) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tandemfs"));
     command.args(["scrub", &place.mountpoint(), "--limit", limit]).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().expect("started")
+    support::start(&mut command).expect("started")
 }
 
 /// The daemon says in its log when a scrub begins and ends.
