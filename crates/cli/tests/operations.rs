@@ -10,7 +10,8 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use support::{MODES, Mount, OverIoUring, Place, ends_within, eventually, fails, pattern, run, start, succeeds, unmounts};
+use support::parameters::Parameter;
+use support::{MODES, Mount, Place, ends_within, eventually, fails, pattern, run, start, succeeds, unmounts};
 use tandemfs_posix::IdMapped;
 
 const NOBODY: u32 = 65_534;
@@ -486,9 +487,10 @@ fn fusermount_unmounts_and_everything_is_there() {
 #[test]
 fn a_killed_daemon_leaves_enotconn_and_the_next_mount_recovers() {
     for (mode, ring) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
-        let _set = OverIoUring::set(ring);
         let place = Place::formatted();
+        let set = Parameter::over_io_uring(ring);
         let mount = place.mount(mode);
+        drop(set);
         let file = OpenOptions::new().create_new(true).read(true).write(true).open(mount.path("file")).expect("created");
         file.write_all_at(&pattern(1, 70_000), 0).and_then(|()| file.sync_all()).expect("synced");
         mount.signal(Signal::KILL);
@@ -522,9 +524,10 @@ fn a_killed_daemon_leaves_enotconn_and_the_next_mount_recovers() {
 #[test]
 fn fsync_fails_when_the_daemon_died_with_bytes_in_the_cache() {
     for ring in [false, true] {
-        let _set = OverIoUring::set(ring);
         let place = Place::formatted();
+        let set = Parameter::over_io_uring(ring);
         let mount = place.mount("relaxed");
+        drop(set);
         let file = OpenOptions::new().create_new(true).read(true).write(true).open(mount.path("file")).expect("created");
         file.write_all_at(&pattern(1, 70_000), 0).and_then(|()| file.sync_all()).expect("synced");
         file.write_all_at(&pattern(2, 70_000), 0).expect("into the cache");

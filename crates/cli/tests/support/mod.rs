@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod parameters;
 mod programs;
 
 use std::os::fd::OwnedFd;
@@ -25,60 +26,9 @@ pub const WITHIN: Duration = Duration::from_secs(60);
 /// The modes in which everything has to hold.
 pub const MODES: [&str; 3] = ["relaxed", "strict", "strict,atomic"];
 
-/// Whether mounts made from now on may have their requests over io_uring: the kernel's parameter, which is put back at the end. It is the
-/// same for all of the machine, so other tests that set it, of this process and of others, wait until then.
-pub struct OverIoUring {
-    before: String,
-    _locked: std::fs::File,
-}
-
-impl OverIoUring {
-    const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
-
-    /// Sets it; `None` where the kernel has no such thing or this process may not.
-    pub fn set(on: bool) -> Option<Self> {
-        let locked = std::fs::File::open(Self::PARAMETER).ok()?;
-        locked.lock().ok()?;
-        let before = std::fs::read_to_string(Self::PARAMETER).ok()?;
-        std::fs::write(Self::PARAMETER, if on { "Y" } else { "N" }).ok()?;
-        Some(Self { before, _locked: locked })
-    }
-}
-
-impl Drop for OverIoUring {
-    fn drop(&mut self) {
-        let _as_before = std::fs::write(Self::PARAMETER, self.before.trim());
-    }
-}
-
-/// The largest request of mounts made from now on, in pages: the kernel's parameter, which is put back at the end. As with [`OverIoUring`],
-/// other tests that set it wait until then.
-pub struct PagesLimit {
-    before: String,
-    _locked: std::fs::File,
-}
-
-impl PagesLimit {
-    const PARAMETER: &str = "/proc/sys/fs/fuse/max_pages_limit";
-
-    /// Sets it; `None` where the kernel has no such thing (before Linux 6.13) or this process may not.
-    pub fn set(pages: u32) -> Option<Self> {
-        let locked = std::fs::File::open(Self::PARAMETER).ok()?;
-        locked.lock().ok()?;
-        let before = std::fs::read_to_string(Self::PARAMETER).ok()?;
-        std::fs::write(Self::PARAMETER, pages.to_string()).ok()?;
-        Some(Self { before, _locked: locked })
-    }
-}
-
-impl Drop for PagesLimit {
-    fn drop(&mut self) {
-        let _as_before = std::fs::write(Self::PARAMETER, self.before.trim());
-    }
-}
-
 /// Runs `tandemfs`.
 pub fn tandemfs(words: &[&str]) -> Output {
+    let _kept = if words.first() == Some(&"mount") { parameters::kept() } else { Vec::new() };
     run(Command::new(env!("CARGO_BIN_EXE_tandemfs")).args(words))
 }
 
