@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Place, failed, fails, program_named, run, succeeds, tandemfs, umount};
+use support::{Place, failed, fails, program_named, run, start, succeeds, tandemfs, umount};
 
 fn info(place: &str) -> Value {
     serde_json::from_str(&succeeds(&["info", place, "--json"])).expect("JSON")
@@ -70,7 +70,7 @@ struct User(Child);
 
 impl User {
     fn start(command: &mut Command) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("started");
+        let mut child = start(command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null())).expect("started");
         child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("it is there");
         Self(child)
     }

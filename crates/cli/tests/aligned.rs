@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
-use support::{Mount, Place, fails, pattern, succeeds};
+use support::{Mount, Place, fails, pattern, run, succeeds};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -157,8 +157,7 @@ fn what_cannot_be_set_is_said_in_a_sentence() {
     fails(1, "no mounted TandemFS", &["aligned", "get", "/proc/self/status"]);
     fails(1, "no mounted TandemFS", &["defrag", "/proc/self/status"]);
     fails(1, "/absent", &["aligned", "set", "yes", "/absent"]);
-    let made = Command::new("mkfifo").arg(mount.path("fifo")).status().expect("runs");
-    assert!(made.success());
+    assert!(run(Command::new("mkfifo").arg(mount.path("fifo"))).status.success());
     fails(1, "only regular files and directories", &["aligned", "set", "yes", text(&mount.path("fifo"))]);
     succeeds(&["aligned", "set", "yes", text(&file), "--wait"]);
     assert_eq!(setxattr(&file, "user.tandemfs.aligned.left", b"0", XattrFlags::empty()), Err(Errno::OPNOTSUPP));

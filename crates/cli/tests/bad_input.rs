@@ -4,9 +4,9 @@ mod support;
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
-use support::{Place, fails, run, succeeds};
+use support::{Place, fails, has_no_copies, run, start, succeeds};
 
 #[test]
 fn command_lines_without_meaning_are_usage_errors() {
@@ -120,7 +120,9 @@ fn a_reader_who_has_seen_enough_is_no_error() {
     let mut closed = Command::new(env!("CARGO_BIN_EXE_tandemfs"));
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
-    let output = run(closed.args(["completions", "zsh"]).stdout(Stdio::from(writer)).stderr(Stdio::piped()));
+    has_no_copies();
+    let started = start(closed.args(["completions", "zsh"]).stdout(Stdio::from(writer)).stderr(Stdio::piped()));
+    let output = started.and_then(Child::wait_with_output).expect("run");
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 

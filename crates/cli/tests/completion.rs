@@ -5,11 +5,11 @@ mod support;
 use std::fs;
 use std::process::Command;
 
-use support::{Place, run, succeeds};
+use support::{Place, run, start, succeeds};
 
 /// The completion script of a shell, as a file. None where the shell is not installed (`scripts/setup.sh test` installs all).
 fn script_of(place: &Place, shell: &str) -> Option<String> {
-    if Command::new(shell).args(["-c", "exit 0"]).status().is_err() {
+    if start(Command::new(shell).args(["-c", "exit 0"])).and_then(|mut shell| shell.wait()).is_err() {
         eprintln!("skipped: there is no {shell}; scripts/setup.sh test installs it");
         return None;
     }

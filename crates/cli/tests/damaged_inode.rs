@@ -46,7 +46,7 @@ fn errno<T>(result: std::io::Result<T>) -> Option<i32> {
 }
 
 fn run(program: &str, words: &[&str], path: &Path) {
-    let output = Command::new(program).args(words).arg(path).stdin(std::process::Stdio::null()).output().expect("starts");
+    let output = support::run(Command::new(program).args(words).arg(path));
     assert!(output.status.success(), "{program} {words:?} {}: {output:?}", path.display());
 }
 

@@ -14,7 +14,8 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::OFlags;
 use rustix::io::ReadWriteFlags;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
-use support::{MODES, Mount, OverIoUring, PagesLimit, Place, pattern, run};
+use support::parameters::Parameter;
+use support::{MODES, Mount, Place, pattern, run};
 
 const BLOCK: usize = 64 << 10;
 const EIO: Option<i32> = Some(5);
@@ -503,16 +504,16 @@ fn requests_are_as_large_as_the_kernel_allows() {
     let memory = pattern(7, 8 * MIB + PAGE + 1);
     let start = memory.as_ptr().align_offset(PAGE);
     for (mode, ring) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
-        let over_ring = OverIoUring::set(ring);
-        if ring && over_ring.is_none() {
+        if ring && Parameter::over_io_uring(ring).is_none() {
             println!("{mode} over io_uring: not run, this kernel has none");
             continue;
         }
         for (pages, requests, of_odd_memory) in [(256, 8, 2), (512, 4, 1), (1024, 2, 1), (4096, 2, 1)] {
-            let Some(limit) = PagesLimit::set(pages) else { return println!("skipped: no such parameter, or not root") };
             let place = Place::formatted();
+            let over_ring = Parameter::over_io_uring(ring);
+            let Some(limit) = Parameter::pages_limit(pages) else { return println!("skipped: no such parameter, or not root") };
             let mount = place.mount(mode);
-            drop(limit);
+            drop((limit, over_ring));
             let what = format!("{mode}, io_uring {ring}, {pages} pages");
             let file = open(&mount.path("file"), OFlags::DIRECT);
             let writes = || mount.stats()["file_system"]["operations"]["write"].as_u64().expect("a count");
@@ -532,7 +533,9 @@ fn requests_are_as_large_as_the_kernel_allows() {
             file.write_all_at(&expected, 5).and_then(|()| file.sync_all()).expect("written");
             drop(file);
             mount.unmount();
+            let over_ring = Parameter::over_io_uring(ring);
             let mount = place.mount(mode);
+            drop(over_ring);
             assert!(fs::read(mount.path("cached")).expect("read")[5..] == expected, "{what}: through the cache");
             assert!(fs::read(mount.path("file")).expect("read") == expected, "{what}: after a remount");
             mount.unmount();

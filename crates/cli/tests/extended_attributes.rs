@@ -35,15 +35,16 @@ impl Ext4 {
         let (image, mountpoint) = (place.path("ext4.image"), place.path("ext4"));
         std::fs::create_dir(&mountpoint).expect("made");
         std::fs::File::create(&image).and_then(|file| file.set_len(64 << 20)).expect("an image");
-        let made = Command::new("/usr/sbin/mkfs.ext4").args(["-q", "-b", "4096", &image]).status();
-        let mounted = Command::new("mount").args(["-o", "loop", &image, &mountpoint]).status();
-        (made.is_ok_and(|status| status.success()) && mounted.is_ok_and(|status| status.success())).then_some(Self(mountpoint))
+        let is_there = std::fs::exists("/usr/sbin/mkfs.ext4").unwrap_or(false);
+        let succeeds = |command: &mut Command| run(command).status.success();
+        let is_made = is_there && succeeds(Command::new("/usr/sbin/mkfs.ext4").args(["-q", "-b", "4096", &image]));
+        (is_made && succeeds(Command::new("mount").args(["-o", "loop", &image, &mountpoint]))).then_some(Self(mountpoint))
     }
 }
 
 impl Drop for Ext4 {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
+        let _ = run(Command::new("umount").arg(&self.0));
     }
 }
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use support::{Mount, Place, fails, run, umount};
+use support::{Mount, Place, fails, run, start, umount};
 
 /// A program that runs until its standard input ends.
 struct Waiting(Child);
@@ -14,7 +14,8 @@ struct Waiting(Child);
 impl Waiting {
     /// Starts it and waits until it has said that it is there.
     fn start(command: &mut Command) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let started = start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let mut child = started.unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let mut said = [0; 1];
         std::io::Read::read_exact(child.stdout.as_mut().expect("piped"), &mut said).expect("it is there");
         Self(child)

@@ -110,8 +110,7 @@ fn what_cannot_be_set_is_said_in_a_sentence_and_nothing_is_lost() {
     fails(1, "/absent", &["home", "set", "block", "/absent"]);
     symlink("/dev/null", mount.path("link")).expect("made");
     fails(1, "no mounted TandemFS", &["home", "get", text(&mount.path("link"))]);
-    let made = Command::new("mkfifo").arg(mount.path("fifo")).status().expect("runs");
-    assert!(made.success());
+    assert!(run(Command::new("mkfifo").arg(mount.path("fifo"))).status.success());
     fails(1, "only regular files and directories", &["home", "set", "block", text(&mount.path("fifo"))]);
     succeeds(&["home", "set", "block", text(&large)]);
     mount.unmount();

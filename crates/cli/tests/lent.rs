@@ -7,7 +7,7 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use support::{Place, eventually, pattern, succeeds};
+use support::{Place, eventually, pattern, run, succeeds};
 use tandemfs_client::{Errno, Error, File, Mount, OpenOptions, Options, Tree};
 
 const FILE_BYTES: usize = 2 << 20;
@@ -181,11 +181,9 @@ fn what_clients_store_is_what_the_mount_reads() {
                 model[found_at..found_at + 9000].fill(round as u8);
             }
             _ => {
-                let said = std::process::Command::new("python3")
+                let said = run(std::process::Command::new("python3")
                     .args(["-c", "import mmap,sys; f=open(sys.argv[1],'r+b'); m=mmap.mmap(f.fileno(),0); n=int(sys.argv[2]); print(m[n]); m[n+1]=77; m.flush()"])
-                    .args([&path.display().to_string(), &found_at.to_string()])
-                    .output()
-                    .expect("python3");
+                    .args([&path.display().to_string(), &found_at.to_string()]));
                 assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), model[found_at].to_string(), "round {round}: a mapping");
                 model[found_at + 1] = 77;
             }

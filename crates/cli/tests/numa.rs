@@ -5,7 +5,7 @@ mod support;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-use support::{Mount, Place, fails, succeeds};
+use support::{Mount, Place, fails, start, succeeds};
 
 const MIB: u64 = 1 << 20;
 /// Nodes without CPUs: no program is bound to one.
@@ -21,7 +21,7 @@ struct Shell {
 impl Shell {
     fn new() -> Self {
         let mut command = Command::new("sh");
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("sh(1)");
+        let mut child = start(command.stdin(Stdio::piped()).stdout(Stdio::piped())).expect("sh(1)");
         let (input, output) = (child.stdin.take().expect("a pipe"), BufReader::new(child.stdout.take().expect("a pipe")));
         Self { child, input, output }
     }

@@ -10,7 +10,8 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use support::{MODES, Mount, OverIoUring, Place, ends_within, eventually, fails, pattern, run, succeeds, unmounts};
+use support::parameters::Parameter;
+use support::{MODES, Mount, Place, ends_within, eventually, fails, pattern, run, start, succeeds, unmounts};
 use tandemfs_posix::IdMapped;
 
 const NOBODY: u32 = 65_534;
@@ -199,7 +200,7 @@ fn a_killed_resize_leaves_the_old_sizes_or_the_new_ones() {
         run(Command::new("cp").args(["--sparse=always", &original.image(), &device]));
         let mut resize = Command::new(env!("CARGO_BIN_EXE_tandemfs"));
         resize.args(["resize", &device, "--memory", "96M", "--block", "512M"]).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = resize.spawn().expect("started");
+        let mut child = start(&mut resize).expect("started");
         std::thread::sleep(Duration::from_micros(round * 2_500));
         let _ended = child.kill();
         child.wait().expect("waited for");
@@ -486,9 +487,10 @@ fn fusermount_unmounts_and_everything_is_there() {
 #[test]
 fn a_killed_daemon_leaves_enotconn_and_the_next_mount_recovers() {
     for (mode, ring) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
-        let _set = OverIoUring::set(ring);
         let place = Place::formatted();
+        let set = Parameter::over_io_uring(ring);
         let mount = place.mount(mode);
+        drop(set);
         let file = OpenOptions::new().create_new(true).read(true).write(true).open(mount.path("file")).expect("created");
         file.write_all_at(&pattern(1, 70_000), 0).and_then(|()| file.sync_all()).expect("synced");
         mount.signal(Signal::KILL);
@@ -522,9 +524,10 @@ fn a_killed_daemon_leaves_enotconn_and_the_next_mount_recovers() {
 #[test]
 fn fsync_fails_when_the_daemon_died_with_bytes_in_the_cache() {
     for ring in [false, true] {
-        let _set = OverIoUring::set(ring);
         let place = Place::formatted();
+        let set = Parameter::over_io_uring(ring);
         let mount = place.mount("relaxed");
+        drop(set);
         let file = OpenOptions::new().create_new(true).read(true).write(true).open(mount.path("file")).expect("created");
         file.write_all_at(&pattern(1, 70_000), 0).and_then(|()| file.sync_all()).expect("synced");
         file.write_all_at(&pattern(2, 70_000), 0).expect("into the cache");

@@ -15,7 +15,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use support::{Mount, OverIoUring, Place, succeeds};
+use support::parameters::Parameter;
+use support::{Mount, Place, succeeds};
 use tandemfs_posix::{Arguments, Difference, Guardian, Host, Memory, run, whole_size};
 
 /// What the mounts may take for metadata.
@@ -28,6 +29,8 @@ const MEMORY_BESIDE_BYTES: u64 = 64 << 20;
 struct Mounted {
     mode: &'static str,
     name: &'static str,
+    /// Whether requests come over io_uring; as this machine has it where nothing is said.
+    ring: Option<bool>,
     root: PathBuf,
     // In this order they go: the mount, who guards it, the device.
     mount: RefCell<Option<Mount>>,
@@ -37,7 +40,7 @@ struct Mounted {
 
 impl Mounted {
     /// `has_blocks`: else all files lie in the memory zone.
-    fn new(mode: &'static str, name: &'static str, has_blocks: bool) -> Self {
+    fn new(mode: &'static str, name: &'static str, ring: Option<bool>, has_blocks: bool) -> Self {
         // Whole sizes do not fit into memory.
         let place = if whole_size() { Place::empty_in(&std::env::temp_dir()) } else { Place::empty() };
         fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).expect("changed");
@@ -51,13 +54,14 @@ impl Mounted {
         succeeds(&["mkfs", &place.image()]);
         let guardian = Guardian::new(place.mountpoint().as_ref(), place.path("").as_ref());
         let root = place.mountpoint().into();
-        let mounted = Self { mode, name, place, root, mount: RefCell::new(None), _guardian: guardian };
+        let mounted = Self { mode, name, ring, place, root, mount: RefCell::new(None), _guardian: guardian };
         mounted.mount("");
         mounted
     }
 
     fn mount(&self, options: &str) {
         let memory = format!("memory={}M", MEMORY_OPTION_BYTES >> 20);
+        let _set = self.ring.map(Parameter::over_io_uring);
         let mount = self.place.mount(&format!("allow_other,{memory},{}{}{options}", self.mode, if options.is_empty() { "" } else { "," }));
         *self.mount.borrow_mut() = Some(mount);
     }
@@ -131,7 +135,7 @@ fn passes_by_door(name: &'static str) -> bool {
         PLACEHOLDERS => (DOOR_MODE, &["--report", "--placeholders"][..]),
         _ => (DOOR_MODE, &["--report", "--real"][..]),
     };
-    let mounted = Mounted::new(mode, name, name != STORES);
+    let mounted = Mounted::new(mode, name, None, name != STORES);
     let mut command = support::under_run(&mounted.root.to_string_lossy(), way);
     command.arg(std::env::current_exe().expect("this program")).args(std::env::args_os().skip(1));
     command.env(UNDER, &mounted.root).env(UNDER_NAME, name);
@@ -228,12 +232,11 @@ fn main() -> ExitCode {
         if !(always || everything || arguments.names(name)) {
             println!("{name}: not run without TANDEMFS_EVERYTHING=1");
         } else if arguments.wants_any(name) {
-            let set = OverIoUring::set(ring);
-            if ring && set.is_none() {
+            if ring && Parameter::over_io_uring(true).is_none() {
                 println!("{name}: not run, this kernel has no FUSE over io_uring");
                 continue;
             }
-            let mounted = Mounted::new(mode, name, has_blocks);
+            let mounted = Mounted::new(mode, name, Some(ring), has_blocks);
             mounted.comes_over(ring);
             failed += run(&mounted, &arguments);
             mounted.end();

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use support::{Mount, Place, under_run};
+use support::{Mount, Place, start, under_run};
 
 /// How many writers there are, and acknowledged keys before the kill.
 const WRITERS: u64 = 3;
@@ -20,7 +20,8 @@ const BEFORE: u64 = 300;
 const STARTED_WITHIN: Duration = Duration::from_secs(60);
 
 fn is_there() -> bool {
-    let is_there = Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success());
+    let version = start(Command::new("redis-server").arg("--version").stdout(Stdio::null())).and_then(|mut server| server.wait());
+    let is_there = version.is_ok_and(|status| status.success());
     if !is_there {
         println!("not run: there is no redis-server; scripts/setup.sh redis installs it");
     }
@@ -46,7 +47,7 @@ impl Redis {
         let mut command = under_run(mount.root().to_str().expect("UTF-8"), &[]);
         command.args(["redis-server", "--port", "0", "--unixsocket", &socket, "--dir", directory, "--appendonly", "yes"]);
         command.args(["--appendfsync", "always", "--daemonize", "no", "--save", "", "--logfile", &log]);
-        let server = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("started");
+        let server = start(command.stdin(Stdio::null()).stdout(Stdio::null())).expect("started");
         let mut redis = Self { server, socket };
         let start = Instant::now();
         while redis.connect().is_none_or(|mut connection| connection.ask("PING") != Some("+PONG".into())) {

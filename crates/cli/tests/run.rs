@@ -12,7 +12,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
-use support::{Mount, Place, run, under_run};
+use support::{Mount, Place, run, start, under_run};
 use tandemfs_protocol::{Reception, Refusal, VERSION};
 
 const OWN_CALLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/own_calls.c");
@@ -196,7 +196,7 @@ fn databases_of_killed_programs_have_what_was_acknowledged() {
         for lines in [40, 160, 90] {
             let mut command = scene.under(&[way]);
             command.args(["python3", "-c", &script]).current_dir(&directory).stdout(Stdio::piped());
-            let mut child = command.spawn().expect("run");
+            let mut child = start(&mut command).expect("run");
             let output = BufReader::new(child.stdout.take().expect("a pipe"));
             let mut rows = output.lines().map_while(Result::ok);
             let mut count = rows.by_ref().take(lines).count();
@@ -263,7 +263,7 @@ fn programs_find_the_kernels_errors_when_the_daemon_dies() {
     let scene = Scene::new();
     let directory = scene.directory("d");
     let mut command = scene.under(&[]);
-    let mut child = command.args([&scene.client, "until_it_fails", &directory]).stdout(Stdio::piped()).spawn().expect("run");
+    let mut child = start(command.args([&scene.client, "until_it_fails", &directory]).stdout(Stdio::piped())).expect("run");
     let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
     let mut line = String::new();
     output.read_line(&mut line).expect("read");

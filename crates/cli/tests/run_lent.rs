@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use support::{Mount, Place, run, succeeds, under_run};
+use support::{Mount, Place, run, start, succeeds, under_run};
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/lent.c");
 /// Nobody is a member of the group.
@@ -65,7 +65,7 @@ impl Scene {
         let directory = self.directory(&format!("{part}{}-{bug}", options.concat()));
         let mut command = self.under(options);
         command.env("PAUSES", "1").env("TANDEMFS_RUN_MUTANT", bug).args(["timeout", "-k", "1", "40", &self.program, part, &directory]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("run")
+        start(command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped())).expect("run")
     }
 
     /// Waits until a part pauses; the error is what it says instead.
@@ -215,7 +215,7 @@ fn killed_again_and_again(part: &str, is_lent: impl Fn(&Scene) -> bool) {
     for round in 0..8_u64 {
         let directory = scene.directory("killed");
         let mut command = scene.under(&["--stores"]);
-        let mut child = command.args([&scene.program, part, &directory]).stdout(Stdio::piped()).spawn().expect("run");
+        let mut child = start(command.args([&scene.program, part, &directory]).stdout(Stdio::piped())).expect("run");
         let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
         let mut numbers = lines.filter_map(|line| line.parse::<u64>().ok());
         let mut last = numbers.by_ref().take(2000 + 777 * round as usize).last().expect("a number");

@@ -155,7 +155,7 @@ fn a_damaged_line_of_metadata_is_named_with_its_place() {
 fn start(place: &Place, limit: &str) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tandemfs"));
     command.args(["scrub", &place.mountpoint(), "--limit", limit]).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().expect("started")
+    support::start(&mut command).expect("started")
 }
 
 /// The daemon says in its log when a scrub begins and ends.
@@ -171,7 +171,7 @@ fn one_scrub_at_a_time_which_ends_with_its_command_or_its_mount() {
     (&file).write_all(&pattern(1, 40 << 20)).expect("written");
     file.sync_all().expect("synced");
     drop(file);
-    let mut first = start(&place, "1M");
+    let mut first = start(&place, "64K");
     eventually("a scrub", || log_has(&place, 1, "scrub begins"));
     fails(8, "running already", &["scrub", &place.mountpoint()]);
     assert!(mount.stats()["block_path"]["read_bytes"].as_u64().is_some(), "others are answered beside it");
@@ -181,10 +181,10 @@ fn one_scrub_at_a_time_which_ends_with_its_command_or_its_mount() {
     first.kill().expect("killed");
     first.wait().expect("ended");
     eventually("the end of the scrub", || log_has(&place, 1, "scrub ends early: nobody waits"));
-    let second = start(&place, "1M");
+    let second = start(&place, "64K");
     eventually("another scrub", || log_has(&place, 2, "scrub begins"));
     mount.unmount();
-    // Waited for, it would have succeeded, after the 40 seconds that its limit lets it take.
+    // Waited for, it would have succeeded, after the ten minutes that its limit lets it take.
     failed(&second.wait_with_output().expect("ended"), 8, "the mount ended", "scrub of a mount that ends");
     place.check();
 }

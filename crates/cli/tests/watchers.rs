@@ -13,7 +13,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
-use support::{Mount, Place, run, under_run};
+use support::{Mount, Place, run, start, under_run};
 
 /// How long something may take on a machine that does much else.
 const WITHIN: Duration = Duration::from_secs(60);
@@ -175,7 +175,7 @@ struct InSteps {
 
 impl InSteps {
     fn start(mut command: Command) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
+        let mut child = start(command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped())).expect("started");
         let output = BufReader::new(child.stdout.take().expect("a pipe"));
         Self { child, output }
     }
@@ -422,7 +422,7 @@ fn tail_follows_what_grows_by_the_door() {
     let directory = scene.directory("d");
     let log = format!("{directory}/log");
     fs::write(&log, "first\n").expect("written");
-    let mut tail = Command::new("tail").args(["-n", "+1", "-f", &log]).stdout(Stdio::piped()).spawn().expect("tail");
+    let mut tail = start(Command::new("tail").args(["-n", "+1", "-f", &log]).stdout(Stdio::piped())).expect("tail");
     let lines = BufReader::new(tail.stdout.take().expect("a pipe"));
     let (sender, receiver) = std::sync::mpsc::channel();
     let reader = std::thread::spawn(move || lines.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line))));

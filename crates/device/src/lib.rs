@@ -40,6 +40,8 @@ mod buffer;
 mod busy;
 mod byte_path;
 mod compare;
+#[cfg(test)]
+mod copies;
 mod copy;
 mod counters;
 mod domain;

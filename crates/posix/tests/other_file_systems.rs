@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use rustix::mount::{MountPropagationFlags, mount_change};
+use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use tandemfs_posix::{Arguments, Difference, Guardian, Host, NamedDirectory, run, whole_size};
 
@@ -86,6 +86,19 @@ fn leave_mounts_of_others() {
     // SAFETY: the process has one thread, and its descriptors stay.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.expect("mounts of its own");
     mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE).expect("mounts that others do not see");
+    // Copies of what tests beside this one have mounted would last as long as this process, and with them daemons and loop devices.
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("procfs");
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new);
+    for point in points.filter(|point| is_of_a_test(point)).collect::<Vec<_>>().iter().rev() {
+        let _gone_already = unmount(*point, UnmountFlags::DETACH);
+    }
+}
+
+/// Whether a path is in a temporary directory of a test.
+fn is_of_a_test(path: &Path) -> bool {
+    let below = [Path::new("/dev/shm"), &std::env::temp_dir()].into_iter().find_map(|above| path.strip_prefix(above).ok());
+    let first = below.and_then(|below| below.components().next()).map(|name| name.as_os_str().to_string_lossy().into_owned());
+    first.is_some_and(|name| ["tandemfs-", ".tmp"].iter().any(|prefix| name.starts_with(prefix)))
 }
 
 fn succeeds(command: &mut Command) {

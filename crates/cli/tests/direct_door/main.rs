@@ -524,8 +524,8 @@ fn a_daemon_whose_mount_is_detached_lets_nobody_in() {
         }
     };
     assert_eq!(refusal_of(&root), None, "while it stands");
-    let umount = std::process::Command::new("umount").arg("-l").arg(mount.root()).status().expect("it runs");
-    assert!(umount.success());
+    let umount = support::run(std::process::Command::new("umount").arg("-l").arg(mount.root()));
+    assert!(umount.status.success());
     // Served until its last file is closed, but at no place.
     assert_eq!(refusal_of(&root), Some(libc::EOPNOTSUPP));
     drop((held, root, door));

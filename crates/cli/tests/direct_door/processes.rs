@@ -30,7 +30,7 @@ impl Child {
         if let Some(user) = user {
             command.uid(user).gid(user);
         }
-        let mut child = command.spawn().expect("it starts");
+        let mut child = crate::support::start(&mut command).expect("it starts");
         let output = BufReader::new(child.stdout.take().expect("a pipe"));
         Self { child, output }
     }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::{Scene, by_door, report, said};
-use crate::support::{WITHIN, run};
+use crate::support::{WITHIN, run, start};
 
 /// Longer than any part takes.
 const SECONDS: &str = "60";
@@ -61,7 +61,7 @@ fn gives_back_with(scene: &Scene, bug: &str) -> Result<(), String> {
     let directory = scene.directory(&format!("gives_back-{bug}"));
     let mut command = scene.under(&["--real"]);
     command.env("TANDEMFS_RUN_MUTANT", bug).args([&scene.client, "gives_back", &directory]);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("run");
+    let mut child = start(command.stdin(Stdio::piped()).stdout(Stdio::piped())).expect("run");
     let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
     let mut line = String::new();
     output.read_line(&mut line).expect("read");
@@ -241,7 +241,7 @@ fn once_with(scene: &Scene, bug: &str) -> Result<(), String> {
     let directory = scene.directory(&format!("once-{bug}"));
     let mut command = scene.under(&[]);
     command.env("TANDEMFS_RUN_MUTANT", bug).args([&scene.client, "once", &directory]);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("run");
+    let mut child = start(command.stdin(Stdio::piped()).stdout(Stdio::piped())).expect("run");
     let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
     let mut line = String::new();
     output.read_line(&mut line).expect("read");

@@ -2,10 +2,13 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod parameters;
+mod programs;
+
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -15,76 +18,21 @@ use tandemfs_emulator::DeviceOptions;
 use tandemfs_format::Sector;
 use tempfile::TempDir;
 
+pub use programs::{has_no_copies, run, start};
+
 /// How long something may take that comes about, on a machine that does much else and stops programs for seconds.
 pub const WITHIN: Duration = Duration::from_secs(60);
 
 /// The modes in which everything has to hold.
 pub const MODES: [&str; 3] = ["relaxed", "strict", "strict,atomic"];
 
-/// Whether mounts made from now on may have their requests over io_uring: the kernel's parameter, which is put back at the end. It is the
-/// same for all of the machine, so other tests that set it, of this process and of others, wait until then.
-pub struct OverIoUring {
-    before: String,
-    _locked: std::fs::File,
-}
-
-impl OverIoUring {
-    const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
-
-    /// Sets it; `None` where the kernel has no such thing or this process may not.
-    pub fn set(on: bool) -> Option<Self> {
-        let locked = std::fs::File::open(Self::PARAMETER).ok()?;
-        locked.lock().ok()?;
-        let before = std::fs::read_to_string(Self::PARAMETER).ok()?;
-        std::fs::write(Self::PARAMETER, if on { "Y" } else { "N" }).ok()?;
-        Some(Self { before, _locked: locked })
-    }
-}
-
-impl Drop for OverIoUring {
-    fn drop(&mut self) {
-        let _as_before = std::fs::write(Self::PARAMETER, self.before.trim());
-    }
-}
-
-/// The largest request of mounts made from now on, in pages: the kernel's parameter, which is put back at the end. As with [`OverIoUring`],
-/// other tests that set it wait until then.
-pub struct PagesLimit {
-    before: String,
-    _locked: std::fs::File,
-}
-
-impl PagesLimit {
-    const PARAMETER: &str = "/proc/sys/fs/fuse/max_pages_limit";
-
-    /// Sets it; `None` where the kernel has no such thing (before Linux 6.13) or this process may not.
-    pub fn set(pages: u32) -> Option<Self> {
-        let locked = std::fs::File::open(Self::PARAMETER).ok()?;
-        locked.lock().ok()?;
-        let before = std::fs::read_to_string(Self::PARAMETER).ok()?;
-        std::fs::write(Self::PARAMETER, pages.to_string()).ok()?;
-        Some(Self { before, _locked: locked })
-    }
-}
-
-impl Drop for PagesLimit {
-    fn drop(&mut self) {
-        let _as_before = std::fs::write(Self::PARAMETER, self.before.trim());
-    }
-}
-
 /// Runs `tandemfs`.
 pub fn tandemfs(words: &[&str]) -> Output {
+    let _kept = if words.first() == Some(&"mount") { parameters::kept() } else { Vec::new() };
     run(Command::new(env!("CARGO_BIN_EXE_tandemfs")).args(words))
 }
 
-/// Runs a program.
-pub fn run(command: &mut Command) -> Output {
-    command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
-}
-
-/// Runs a program that unmounts, and must succeed. A program that another test of this process is starting has the files of this one until it is
-/// executed, so the mount may be in use for a moment after the last file was closed.
+/// Runs a program that unmounts, and must succeed. The mount may be in use for a moment after the last file was closed.
 pub fn unmounts(command: &mut Command) {
     let start = Instant::now();
     loop {
@@ -391,7 +339,10 @@ pub fn copy_with_attributes(source: &Mount, target: &Mount, mut copied: impl FnM
     copy("cp", Command::new("cp").arg("-a").arg(source.path("d")).arg(target.path("cp")));
     let script = "set -e -o pipefail; tar -C \"$1\" --xattrs -c d | tar -C \"$2\" --xattrs --xattrs-include='user.*' -x";
     copy("tar", Command::new("bash").args(["-c", script, "bash"]).arg(source.root()).arg(target.path("tar")));
-    if Command::new("rsync").arg("--version").output().is_ok_and(|output| output.status.success()) {
+    if start(Command::new("rsync").arg("--version").stdout(Stdio::null()))
+        .and_then(|mut rsync| rsync.wait())
+        .is_ok_and(|status| status.success())
+    {
         copy("rsync", Command::new("rsync").arg("-aX").arg(source.path("d")).arg(target.path("rsync")));
     } else {
         println!("not tried: there is no rsync here");
@@ -412,11 +363,11 @@ pub fn program_named(place: &Place, name: &str) -> String {
     path
 }
 
-/// A copy of the program in a directory that everybody may enter. Only for a test that runs alone in its process: a child that another
-/// test starts meanwhile would hold the copy open for writing, and nobody could run it.
+/// A copy of the program in a directory that everybody may enter.
 pub fn program_for_everybody(place: &Place) -> String {
     let path = place.path("tandemfs");
     std::fs::copy(env!("CARGO_BIN_EXE_tandemfs"), &path).expect("copied");
+    has_no_copies(); // nobody can run what somebody has open for writing
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("changed");
     path
 }

@@ -34,13 +34,19 @@ pub fn obstacle() -> Option<String> {
     File::options().read(true).write(true).open("/dev/fuse").err().map(|error| format!("/dev/fuse: {error}"))
 }
 
-/// Why io_uring cannot be tested on this machine.
-pub fn ring_obstacle() -> Option<String> {
-    match std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring") {
-        Ok(value) if value.trim() == "Y" => None,
-        Ok(_) => Some("the module parameter fuse.enable_uring is off".into()),
-        Err(error) => Some(format!("this kernel has no FUSE over io_uring ({error})")),
+/// A mount whose requests come over io_uring, or why there is none. Tests of other programs switch io_uring on and off for all of the machine,
+/// and hold a lock of the parameter as long as it is theirs; here it is held until the mount has agreed with the kernel.
+pub fn over_ring(words: &str) -> Result<Served, String> {
+    let none = |error: std::io::Error| format!("this kernel has no FUSE over io_uring ({error})");
+    let parameter = "/sys/module/fuse/parameters/enable_uring";
+    let locked = File::open(parameter).map_err(none)?;
+    locked.try_lock_shared().map_err(|error| format!("another test decides on io_uring now ({error})"))?;
+    if std::fs::read_to_string(parameter).map_err(none)?.trim() != "Y" {
+        return Err("the module parameter fuse.enable_uring is off".into());
     }
+    let served = Served::start(&format!("ring {words}"));
+    assert!(served.about.contains("OVER_IO_URING"), "{}", served.about);
+    Ok(served)
 }
 
 /// A mount served by another process.
