@@ -109,6 +109,22 @@ impl Noted {
         }
     }
 
+    /// Notes a file, and then has its pages dropped behind the READ or WRITE if a program has it mapped for stores ([BS11]): who maps a file looks at the
+    /// note once it is mapped.
+    fn note_and_drop_mapped(&self, file: InodeNumber, is_held: &IsHeld<'_>, is_mapped: impl FnOnce() -> bool, drop_behind: impl FnOnce()) {
+        let asked_early = mutant::on(Mutant::MappedAskedBeforeNote);
+        if !asked_early {
+            self.note(file, is_held);
+        }
+        let is_mapped = is_mapped();
+        if asked_early {
+            self.note(file, is_held);
+        }
+        if is_mapped && !mutant::on(Mutant::MappedPagesKept) {
+            drop_behind();
+        }
+    }
+
     /// Whether the kernel has had pages of a file.
     fn has_been_read(&self, file: InodeNumber) -> bool {
         self.0.of(file).lock().read.is_noted(file)
@@ -292,15 +308,15 @@ impl Door {
 
     /// [BS3]
     pub(crate) fn note_pages(&self, file: InodeNumber) {
-        if let Some(noted) = &self.beside {
-            noted.note(file, &|file| self.fs.is_held(file));
+        let Some(noted) = &self.beside else { return };
+        let is_mapped = || {
             self.fs.revoke_bytes(file); // [BS9]
-            // Behind the note: who maps the file looks at the note once it is mapped.
-            if self.fs.is_mapped_for_stores(file) {
-                let (noted, kernel) = (Arc::clone(noted), self.kernel.clone());
-                self.mapped.push(move || noted.settle(file, || kernel.drop_pages(file, 0..END_OF_FILES))); // [BS11]
-            }
-        }
+            self.fs.is_mapped_for_stores(file)
+        };
+        noted.note_and_drop_mapped(file, &|file| self.fs.is_held(file), is_mapped, || {
+            let (noted, kernel) = (Arc::clone(noted), self.kernel.clone());
+            self.mapped.push(move || noted.settle(file, || kernel.drop_pages(file, 0..END_OF_FILES)));
+        });
     }
 
     /// [BS7], for a change that ends at `end` or at the end of the file.
@@ -500,6 +516,22 @@ mod tests {
         is_caught(Mutant::DroppingIsSettled, a_note_is_not_settled_where_nobody_waits);
         is_caught(Mutant::ChangesUnderWayIgnored, what_clients_reach_is_known_until_nobody_has_the_file);
         is_caught(Mutant::GenerationIgnored, what_clients_reach_is_of_one_generation);
+        is_caught(Mutant::MappedPagesKept, pages_of_a_file_that_is_mapped_for_stores_are_dropped);
+        is_caught(Mutant::MappedAskedBeforeNote, pages_of_a_file_that_is_mapped_for_stores_are_dropped);
+    }
+
+    /// [BS11]
+    #[test]
+    fn pages_of_a_file_that_is_mapped_for_stores_are_dropped() {
+        for is_mapped in [true, false] {
+            let (noted, drops) = (Noted::default(), std::cell::Cell::new(0));
+            let asked = || {
+                assert!(!noted.is_settled(FILE), "who maps it now sees that the kernel may get pages");
+                is_mapped
+            };
+            noted.note_and_drop_mapped(FILE, &HELD, asked, || drops.set(drops.get() + 1));
+            assert_eq!((drops.get(), noted.is_settled(FILE)), (u32::from(is_mapped), false));
+        }
     }
 
     /// [BS6]
