@@ -24,7 +24,7 @@ const WRITER: u64 = 1;
 enum Fsync {
     /// Nothing, and the kernel answers the next ones itself.
     Unasked,
-    /// Flushes what programs have stored to mappings of the file ([BS12] of `beside.rs`).
+    /// Flushes what programs have stored to mappings of the file, and gives it the times of what they store under leases ([BS12] of `beside.rs`).
     Mapped,
     /// Makes all durable.
     Whole,
@@ -141,10 +141,14 @@ impl Door {
     /// Strict mode answers ENOSYS: the kernel stops sending FSYNC, and fsync costs nothing ([DO4]). In relaxed mode the kernel has just
     /// written back its cache. The request then has two uses: it reports a stopped file system, and it fails if the daemon has died. Linux
     /// 6.18 silently drops dirty pages that it cannot send to a dead daemon, so this failure is the only one that the caller of fsync sees.
-    pub(crate) fn sync(&self, operation: &'static str, node: u64, reply: Reply<'_>) {
+    pub(crate) fn sync(&self, operation: &'static str, node: u64, data_only: bool, reply: Reply<'_>) {
         match Fsync::of(self.mode, self.flushes_mapped, operation) {
             Fsync::Unasked => reply.error(Errno::ENOSYS),
-            Fsync::Mapped => self.reply_empty(operation, node, self.fs.sync_mapped(Some(inode(node))), reply),
+            Fsync::Mapped => {
+                let file = inode(node);
+                let timed = if data_only { Ok(()) } else { self.fs.note_times_of_stores(file) };
+                self.reply_empty(operation, node, timed.and_then(|()| self.fs.sync_mapped(Some(file))), reply);
+            }
             Fsync::Whole => {
                 let file = inode(node);
                 if self.fs.space_512(file).is_ok_and(|space| self.writers.must_drop_attributes(file, space)) {
