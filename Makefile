@@ -18,7 +18,7 @@ help:
 
 build:
 	@scripts/setup.sh build
-	cargo build --release --locked -p tandemfs -p tandemfs-preload
+	cargo build --release --locked -p tandemfs -p tandemfs-preload -p tandemfs-c
 
 run:
 	@scripts/setup.sh run

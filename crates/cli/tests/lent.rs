@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use support::{Place, eventually, pattern, run, succeeds};
-use tandemfs_client::{Errno, Error, File, Mount, OpenOptions, Options, Tree};
+use tandemfs_client::{Errno, Error, File, Mount, OpenOptions, Options, TimeToSet, Tree};
 
 const FILE_BYTES: usize = 2 << 20;
 
@@ -203,10 +203,20 @@ fn what_clients_store_is_what_the_mount_reads() {
     let client = Mount::connect_with(mount.root(), &Options { stores: true, ..Options::default() }).expect("let in");
     let file = OpenOptions::new().read(true).write(true).open(&client, "file").expect("opened");
     // One that nobody has used for two seconds would have ended, and the next one comes after many writes.
-    eventually("a lease is there when it is counted", || {
+    let stores = || {
         for write in (0..100_u8).cycle().take(1100) {
             file.write_all_at(&[write; 4096], u64::from(write) * 4096).expect("written");
         }
+    };
+    eventually("top shows who has a lease", || {
+        stores();
+        let view = succeeds(&["top", &place.mountpoint(), "--once", "--json", "--interval", "0.1"]);
+        let view: serde_json::Value = serde_json::from_str(&view).expect("JSON");
+        let (of_all, of_client) = (&view["store_leases"], &view["clients"][0]["store_leases"]);
+        of_all["clients"] == 1 && of_all["holders"] == 1 && of_all["held"] == 1 && of_client["held"] == 1
+    });
+    eventually("a lease is there when it is counted", || {
+        stores();
         leases(&mount) == 1
     });
     (0..100_u8).for_each(|write| model[usize::from(write) * 4096..][..4096].fill(write));
@@ -221,4 +231,38 @@ fn what_clients_store_is_what_the_mount_reads() {
     assert!(fs::read(mount.path("file")).expect("read") == model);
     mount.unmount();
     succeeds(&["check", &device]);
+}
+
+/// [BS12] of `crates/fuse`: where an fsync of the mount is a request, the times of what was stored under a lease are durable behind it.
+#[test]
+fn regression_an_fsync_of_the_mount_makes_times_of_leased_stores_durable() {
+    let place = Place::empty();
+    let image = place.image();
+    succeeds(&["device", "create", &image, "--profile", "optane", "--memory", "96M"]);
+    succeeds(&["mkfs", &image]);
+    let mount = place.mount_device(&image, "direct=54321,direct_stores=54321");
+    let path = mount.path("file");
+    fs::write(&path, pattern(1, FILE_BYTES)).expect("written");
+    let client = Mount::connect_with(mount.root(), &Options { stores: true, ..Options::default() }).expect("let in");
+    let file = OpenOptions::new().read(true).write(true).open(&client, "file").expect("opened");
+    let by_mount = fs::File::options().read(true).write(true).open(&path).expect("opened");
+    let long_ago = TimeToSet::At { seconds: 5, nanoseconds: 0 };
+    // A lease may end between its last store and the times that are set; then the next store is a request.
+    eventually("a store under a lease behind the times that were set", || {
+        (0..100).for_each(|_| file.write_all_at(&[1; 4096], 0).expect("written"));
+        file.set_times(TimeToSet::Omit, long_ago).expect("set");
+        let before = requests(&mount);
+        file.write_all_at(&[2; 4096], 0).expect("written");
+        requests(&mount) == before
+    });
+    by_mount.sync_all().expect("durable");
+    mount.kill();
+    drop((client, file, by_mount));
+    let mount = place.mount_device(&image, "direct");
+    let path = mount.path("file");
+    assert!(fs::read(&path).expect("read")[..4096] == [2; 4096]);
+    let modified = fs::metadata(&path).and_then(|found| found.modified()).expect("there");
+    assert!(modified.elapsed().is_ok_and(|age| age < support::WITHIN), "modified {modified:?}");
+    mount.unmount();
+    succeeds(&["check", &image]);
 }

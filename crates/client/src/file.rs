@@ -440,7 +440,7 @@ impl File {
     /// A descriptor of the mount for this file, with the same access and flags and an offset of its own. Also of a file without a name.
     ///
     /// # Errors
-    /// `EINVAL` for what is no regular file; [`Error::Crossed`] where [`Mount::sends_descriptors`](crate::Mount::sends_descriptors) says no;
+    /// `EINVAL` for what is neither a regular file nor a directory; [`Error::Crossed`] where [`Mount::sends_descriptors`](crate::Mount::sends_descriptors) says no;
     /// what the mount refuses, as `ETXTBSY`.
     pub fn descriptor(&self) -> Result<OwnedFd> {
         self.connection.descriptor(self.handle)

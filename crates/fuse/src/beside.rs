@@ -28,7 +28,8 @@
 //!       but past the cache ([FOP2] of `opens.rs`), so calls see what is stored, and there are no shared mappings. Pages come in by private mappings
 //!       alone. What a READ brings in is dropped right behind it, by a thread for which nobody waits, as a drop waits for the page, which is locked
 //!       until the reply; until that drop such a mapping may see bytes of the moment before.
-//! [BS12] Such stores are made durable by an fsync of the mount as well: where they have to be flushed, the kernel is not left to answer it.
+//! [BS12] Such stores are made durable by an fsync of the mount as well: where they have to be flushed, the kernel is not left to answer it. The times of what
+//!       programs store under leases are durable behind it then, too (not behind an fdatasync).
 //! [BS10] A note about a file goes only when nobody has the file any more ([NT1] of `notes.rs`): the kernel has no pages of a file that it has
 //!       forgotten. A LOOKUP counts before it reads the attributes that it replies, so what changes from then on is noted.
 //! [BS9] Bytes that clients know are revoked after a file was noted: nothing of a noted file is given to be kept, so from then on they ask.
@@ -106,6 +107,22 @@ impl Noted {
         files.read.note(file, is_held);
         if let Some(state) = files.states.note(file, is_held) {
             state.is_noted = true;
+        }
+    }
+
+    /// Notes a file, and then has its pages dropped behind the READ or WRITE if a program has it mapped for stores ([BS11]): who maps a file looks at the
+    /// note once it is mapped.
+    fn note_and_drop_mapped(&self, file: InodeNumber, is_held: &IsHeld<'_>, is_mapped: impl FnOnce() -> bool, drop_behind: impl FnOnce()) {
+        let asked_early = mutant::on(Mutant::MappedAskedBeforeNote);
+        if !asked_early {
+            self.note(file, is_held);
+        }
+        let is_mapped = is_mapped();
+        if asked_early {
+            self.note(file, is_held);
+        }
+        if is_mapped && !mutant::on(Mutant::MappedPagesKept) {
+            drop_behind();
         }
     }
 
@@ -292,15 +309,15 @@ impl Door {
 
     /// [BS3]
     pub(crate) fn note_pages(&self, file: InodeNumber) {
-        if let Some(noted) = &self.beside {
-            noted.note(file, &|file| self.fs.is_held(file));
+        let Some(noted) = &self.beside else { return };
+        let is_mapped = || {
             self.fs.revoke_bytes(file); // [BS9]
-            // Behind the note: who maps the file looks at the note once it is mapped.
-            if self.fs.is_mapped_for_stores(file) {
-                let (noted, kernel) = (Arc::clone(noted), self.kernel.clone());
-                self.mapped.push(move || noted.settle(file, || kernel.drop_pages(file, 0..END_OF_FILES))); // [BS11]
-            }
-        }
+            self.fs.is_mapped_for_stores(file)
+        };
+        noted.note_and_drop_mapped(file, &|file| self.fs.is_held(file), is_mapped, || {
+            let (noted, kernel) = (Arc::clone(noted), self.kernel.clone());
+            self.mapped.push(move || noted.settle(file, || kernel.drop_pages(file, 0..END_OF_FILES)));
+        });
     }
 
     /// [BS7], for a change that ends at `end` or at the end of the file.
@@ -500,6 +517,22 @@ mod tests {
         is_caught(Mutant::DroppingIsSettled, a_note_is_not_settled_where_nobody_waits);
         is_caught(Mutant::ChangesUnderWayIgnored, what_clients_reach_is_known_until_nobody_has_the_file);
         is_caught(Mutant::GenerationIgnored, what_clients_reach_is_of_one_generation);
+        is_caught(Mutant::MappedPagesKept, pages_of_a_file_that_is_mapped_for_stores_are_dropped);
+        is_caught(Mutant::MappedAskedBeforeNote, pages_of_a_file_that_is_mapped_for_stores_are_dropped);
+    }
+
+    /// [BS11]
+    #[test]
+    fn pages_of_a_file_that_is_mapped_for_stores_are_dropped() {
+        for is_mapped in [true, false] {
+            let (noted, drops) = (Noted::default(), std::cell::Cell::new(0));
+            let asked = || {
+                assert!(!noted.is_settled(FILE), "who maps it now sees that the kernel may get pages");
+                is_mapped
+            };
+            noted.note_and_drop_mapped(FILE, &HELD, asked, || drops.set(drops.get() + 1));
+            assert_eq!((drops.get(), noted.is_settled(FILE)), (u32::from(is_mapped), false));
+        }
     }
 
     /// [BS6]

@@ -11,12 +11,34 @@ use tandemfs_wire::{self as wire, Errno, Opened, Reply, Request, Statfs};
 
 use crate::attributes::{inode, set_time, shown, timestamp};
 use crate::door::Door;
+use crate::mutant::{self, Mutant};
 use crate::names::permissions;
 use crate::settings::Mode;
 
 /// File handles. The only state of an open file ([DO2]) is whether it may write through the write-back cache ([WR2] of `writers.rs`).
 const READER: u64 = 0;
 const WRITER: u64 = 1;
+
+/// What an fsync of the mount does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fsync {
+    /// Nothing, and the kernel answers the next ones itself.
+    Unasked,
+    /// Flushes what programs have stored to mappings of the file, and gives it the times of what they store under leases ([BS12] of `beside.rs`).
+    Mapped,
+    /// Makes all durable.
+    Whole,
+}
+
+impl Fsync {
+    fn of(mode: Mode, flushes_mapped: bool, operation: &str) -> Self {
+        match mode {
+            Mode::Relaxed => Self::Whole,
+            Mode::Strict if flushes_mapped && operation == "fsync" && !mutant::on(Mutant::FsyncUnasked) => Self::Mapped,
+            Mode::Strict | Mode::StrictAtomic => Self::Unasked,
+        }
+    }
+}
 
 impl Door {
     pub(crate) fn getattr(&self, node: u64, handle: Option<u64>, reply: Reply<'_>) {
@@ -119,13 +141,15 @@ impl Door {
     /// Strict mode answers ENOSYS: the kernel stops sending FSYNC, and fsync costs nothing ([DO4]). In relaxed mode the kernel has just
     /// written back its cache. The request then has two uses: it reports a stopped file system, and it fails if the daemon has died. Linux
     /// 6.18 silently drops dirty pages that it cannot send to a dead daemon, so this failure is the only one that the caller of fsync sees.
-    pub(crate) fn sync(&self, operation: &'static str, node: u64, reply: Reply<'_>) {
-        match self.mode {
-            Mode::Strict if self.flushes_mapped && operation == "fsync" => {
-                self.reply_empty(operation, node, self.fs.sync_mapped(Some(inode(node))), reply); // [BS12] of `beside.rs`
+    pub(crate) fn sync(&self, operation: &'static str, node: u64, data_only: bool, reply: Reply<'_>) {
+        match Fsync::of(self.mode, self.flushes_mapped, operation) {
+            Fsync::Unasked => reply.error(Errno::ENOSYS),
+            Fsync::Mapped => {
+                let file = inode(node);
+                let timed = if data_only { Ok(()) } else { self.fs.note_times_of_stores(file) };
+                self.reply_empty(operation, node, timed.and_then(|()| self.fs.sync_mapped(Some(file))), reply);
             }
-            Mode::Strict | Mode::StrictAtomic => reply.error(Errno::ENOSYS),
-            Mode::Relaxed => {
+            Fsync::Whole => {
                 let file = inode(node);
                 if self.fs.space_512(file).is_ok_and(|space| self.writers.must_drop_attributes(file, space)) {
                     self.kernel.drop_attributes(file); // [WR1]
@@ -168,5 +192,24 @@ impl Door {
             fragment_bytes: SPACE_UNIT_BYTES as u32,
             name_bytes_max: NAME_BYTES_MAX,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutant::is_caught;
+
+    /// [BS12]
+    fn stores_that_need_it_are_flushed_by_each_fsync() {
+        let of = |mode, flushes_mapped| ["fsync", "fsyncdir"].map(|operation| Fsync::of(mode, flushes_mapped, operation));
+        assert_eq!(of(Mode::Strict, true), [Fsync::Mapped, Fsync::Unasked]);
+        assert_eq!((of(Mode::Strict, false), of(Mode::StrictAtomic, false)), ([Fsync::Unasked; 2], [Fsync::Unasked; 2]));
+        assert_eq!(of(Mode::Relaxed, false), [Fsync::Whole; 2]);
+    }
+
+    #[test]
+    fn syncs_and_their_bug() {
+        is_caught(Mutant::FsyncUnasked, stores_that_need_it_are_flushed_by_each_fsync);
     }
 }

@@ -18,6 +18,12 @@ pub(crate) enum Mutant {
     GenerationIgnored,
     /// [BS6]: pages that somebody else drops count as dropped.
     DroppingIsSettled,
+    /// [BS11]: pages of a file that is mapped for stores stay.
+    MappedPagesKept,
+    /// [BS11]: it is asked whether a file is mapped for stores before it is noted.
+    MappedAskedBeforeNote,
+    /// [BS12]: an fsync is left to the kernel though stores of mappings have to be flushed.
+    FsyncUnasked,
     /// [FOP2]: an open is counted when it is known that the file is not mapped.
     OpenCountedLate,
     /// [FOP3]: the end of an open past the cache ends one that counts.

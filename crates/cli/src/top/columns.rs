@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::sample::{Client, Latency, Operation, View};
+use super::sample::{Client, ClientLeases, Latency, Operation, View};
 use crate::size;
 
 /// A column of rows of a kind.
@@ -61,7 +61,7 @@ pub const OPERATIONS: &[Column<Kind>] = &[
 pub const CLIENTS: &[Column<Client>] = &[
     Column {
         title: "PROCESS",
-        width: 8,
+        width: 7,
         is_text: false,
         cell: |client| client.process_id.to_string(),
         order: Some(|one, other| one.process_id.cmp(&other.process_id)),
@@ -75,7 +75,7 @@ pub const CLIENTS: &[Column<Client>] = &[
     },
     Column {
         title: "REQUESTS/S",
-        width: 11,
+        width: 10,
         is_text: false,
         cell: |client| per_second(client.requests_per_second),
         order: Some(|one, other| other.requests_per_second.total_cmp(&one.requests_per_second).then(other.requests.cmp(&one.requests))),
@@ -94,9 +94,25 @@ pub const CLIENTS: &[Column<Client>] = &[
         cell: |client| bytes(client.data.written_bytes_per_second),
         order: Some(|one, other| other.data.written_bytes_per_second.total_cmp(&one.data.written_bytes_per_second)),
     },
-    Column { title: "TO POOL", width: 8, is_text: false, cell: |client| share(client.requests_to_pool, client.requests), order: None },
+    Column { title: "TO POOL", width: 7, is_text: false, cell: |client| share(client.requests_to_pool, client.requests), order: None },
     Column { title: "TO MOUNT", width: 8, is_text: false, cell: |client| share(client.requests_to_mount, client.requests), order: None },
+    Column {
+        title: "LEASES",
+        width: 6,
+        is_text: false,
+        cell: |client| leases(client.store_leases.as_ref()),
+        order: Some(|one, other| held(other).cmp(&held(one))),
+    },
 ];
+
+fn held(client: &Client) -> u64 {
+    client.store_leases.as_ref().map_or(0, |leases| leases.held)
+}
+
+/// How many there are; `late` for who gets none any more, `-` for who never does.
+fn leases(of: Option<&ClientLeases>) -> String {
+    of.map_or_else(|| "-".into(), |leases| if leases.is_late { "late".into() } else { leases.held.to_string() })
+}
 
 /// Kinds of operations in the order of a column. Kinds that never came are left out.
 pub fn operations(view: &View, by: usize) -> Vec<Kind> {
@@ -170,6 +186,8 @@ mod tests {
         }
         assert_eq!([0.0, 0.5, 12.3, 1_234_567.8].map(per_second), ["0", "0.5", "12", "1234568"]);
         assert_eq!((share(0, 9), share(1, 8), share(9, 9)), ("-".into(), "12.5 %".into(), "100.0 %".into()));
+        let of = |is_late| ClientLeases { held: 12, is_late, ..ClientLeases::default() };
+        assert_eq!([leases(None), leases(Some(&of(false))), leases(Some(&of(true)))], ["-", "12", "late"]);
     }
 
     #[test]

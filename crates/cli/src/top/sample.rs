@@ -77,6 +77,23 @@ pub struct View {
     pub clients: Option<Vec<Client>>,
     /// Programs that have been at the door since the mount.
     pub connections: u64,
+    /// Memory that programs store to by themselves; null without a door.
+    pub store_leases: Option<StoreLeases>,
+}
+
+/// Memory that programs at the direct door store to by themselves (`-o direct_stores`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct StoreLeases {
+    /// Programs that may, if they ask.
+    pub clients: u64,
+    /// Programs that hold leases now.
+    pub holders: u64,
+    /// Leases that there are now.
+    pub held: u64,
+    /// Leases that were taken away from programs that are there, since those did not stop storing.
+    pub taken_away: u64,
+    /// Memory that nobody gets, since a program can store to it although it was taken away.
+    pub kept_back_bytes: u64,
 }
 
 /// One kind of operation.
@@ -172,6 +189,25 @@ pub struct Client {
     /// File data in the interval.
     #[serde(flatten)]
     pub data: Bytes,
+    /// Its leases; null if it stores nothing by itself.
+    pub store_leases: Option<ClientLeases>,
+}
+
+/// Leases of a program at the direct door.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct ClientLeases {
+    /// That it has.
+    pub held: u64,
+    /// That it got since it connected.
+    pub lent: u64,
+    /// In the interval.
+    pub lent_per_second: f64,
+    /// Of those that it got: those that have ended, or are about to.
+    pub ended: u64,
+    /// Of those that have ended: those whose bytes were taken away, since it did not stop storing.
+    pub taken_away: u64,
+    /// It did not stop in time once, and gets none any more.
+    pub is_late: bool,
 }
 
 impl View {
@@ -212,6 +248,7 @@ impl View {
                 bytes_per_second: rate("/file_system/write_back_bytes"),
                 freed_bytes_per_second: rate("/file_system/write_back_freed_bytes"),
             },
+            store_leases: clients.as_deref().map(|clients| store_leases(after, clients)),
             clients,
             connections: after.number("/direct/connections"),
         })
@@ -305,6 +342,30 @@ fn client_between(before: &Value, after: &Value, seconds: f64) -> Client {
         read_bytes: now("read_bytes"),
         written_bytes: now("written_bytes"),
         data: Bytes { read_bytes_per_second: per_second("read_bytes"), written_bytes_per_second: per_second("written_bytes") },
+        store_leases: client_leases(&before["store_leases"], &after["store_leases"], seconds),
+    }
+}
+
+fn client_leases(before: &Value, after: &Value, seconds: f64) -> Option<ClientLeases> {
+    let now = |name: &str| after[name].as_u64().unwrap_or_default();
+    after.is_object().then(|| ClientLeases {
+        held: now("held"),
+        lent: now("lent"),
+        lent_per_second: rate(before["lent"].as_u64().unwrap_or_default(), now("lent"), seconds),
+        ended: now("ended"),
+        taken_away: now("taken_away"),
+        is_late: after["is_late"].as_bool().unwrap_or_default(),
+    })
+}
+
+fn store_leases(after: &Sample, clients: &[Client]) -> StoreLeases {
+    let all = || clients.iter().filter_map(|client| client.store_leases.as_ref());
+    StoreLeases {
+        clients: all().count() as u64,
+        holders: all().filter(|leases| leases.held > 0).count() as u64,
+        held: after.number("/direct/store_leases/held"),
+        taken_away: all().map(|leases| leases.taken_away).sum(),
+        kept_back_bytes: after.number("/direct/store_leases/kept_back_bytes"),
     }
 }
 
@@ -357,8 +418,9 @@ pub mod tests {
                 { "connection": 2, "process_id": 41, "command": "idle", "user": 0, "requests": 5, "operations": { "open": 5 } },
                 { "connection": 3, "process_id": 42, "command": "da\nta", "user": 1000, "requests": client_requests, "written_bytes": 100 * client_requests,
                   "requests_to_pool": 1, "operations": { "write": client_requests },
+                  "store_leases": { "held": 3, "lent": client_requests / 10, "ended": 38, "taken_away": 1, "is_late": false },
                   "latency": { "operations": { "write": { "buckets": buckets } } } },
-            ] },
+            ], "store_leases": { "held": 3, "kept_back_bytes": 8192 } },
         })
     }
 
@@ -385,6 +447,10 @@ pub mod tests {
         assert_eq!(clients.iter().map(|client| client.process_id).collect::<Vec<_>>(), [42, 41], "busiest first");
         assert_eq!((clients[0].requests_per_second, clients[0].data.written_bytes_per_second), (200.0, 20_000.0));
         assert_eq!(clients[0].command, "da\\nta", "no process writes to the terminal");
+        let of_client = ClientLeases { held: 3, lent: 41, lent_per_second: 20.0, ended: 38, taken_away: 1, is_late: false };
+        assert_eq!((&clients[0].store_leases, &clients[1].store_leases), (&Some(of_client), &None));
+        let of_all = StoreLeases { clients: 1, holders: 1, held: 3, taken_away: 1, kept_back_bytes: 8192 };
+        assert_eq!(view.store_leases, Some(of_all));
     }
 
     #[test]
@@ -397,7 +463,8 @@ pub mod tests {
         let (_, mut without, _) = two_seconds();
         without.stats["direct"] = Value::Null;
         assert!(View::between(&named, &before, &without, Some(42)).expect_err("none").contains("no direct door"));
-        assert_eq!(View::between(&named, &before, &without, None).expect("a view").clients, None);
+        let view = View::between(&named, &before, &without, None).expect("a view");
+        assert_eq!((view.clients, view.store_leases), (None, None));
     }
 
     #[test]

@@ -118,11 +118,13 @@ impl Screen {
         let zones =
             [("memory zone", &shown.memory_zone), ("block zone", &shown.block_zone)].map(|(name, zone)| (name, zone, zone.total_bytes > 0));
         let zone_lines = zones.iter().filter(|(.., is_there)| *is_there).count() as u16;
+        let flow_lines = text::flow(&shown).into_iter().chain([text::write_back(&shown)]).chain(text::door(&shown));
+        let flow_lines: Vec<Line<'_>> = flow_lines.map(Line::from).collect();
         let client_lines = self.clients().len().min(8) as u16 + 3;
         let [head, of_zones, flow, of_operations, of_clients, foot] = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(zone_lines),
-            Constraint::Length(4),
+            Constraint::Length(flow_lines.len() as u16),
             Constraint::Min(5),
             Constraint::Max(client_lines),
             Constraint::Length(1),
@@ -133,8 +135,7 @@ impl Screen {
         for ((name, zone, _), line) in zones.iter().filter(|(.., is_there)| *is_there).zip(lines.iter()) {
             draw_zone(frame, name, zone, *line);
         }
-        let flow_lines = text::flow(&shown).into_iter().chain([text::write_back(&shown), text::door(&shown)]).map(Line::from);
-        frame.render_widget(Paragraph::new(flow_lines.collect::<Vec<_>>()), flow);
+        frame.render_widget(Paragraph::new(flow_lines), flow);
 
         let kinds = columns::operations(&shown, self.sorted_by.0);
         let chosen = row(&kinds, |(name, _)| Some(name) == self.chosen.0.as_ref());
@@ -222,13 +223,16 @@ mod tests {
         let (lines, chosen) = drawn(&screen(), 80, 24);
         let all = lines.join("\n");
         assert!(lines[0].starts_with("disk.image on /mnt (strict)"), "{all}");
-        assert!(KEYS.len() <= 80 && lines.iter().all(|line| line.chars().count() < 80 || line.ends_with('─')), "nothing is cut off: {all}");
+        assert!(KEYS.len() <= 80 && lines.iter().all(|line| line.chars().count() <= 80), "{all}");
+        let heads = OPERATIONS.iter().map(|column| column.title).chain(CLIENTS.iter().map(|column| column.title));
+        heads.for_each(|head| assert!(all.contains(head), "{head} is cut off: {all}"));
         for what in ["memory zone", "750 B of 1000 B used", "write-back a second", "2 clients now", "OPERATION", "PROCESS", "q quit"] {
             assert!(all.contains(what), "{what}: {all}");
         }
         let at = |what: &str| lines.iter().position(|line| line.trim_start().starts_with(what)).unwrap_or_else(|| panic!("{what}: {all}"));
         assert!(at("write ") < at("read "), "the busiest comes first: {all}");
-        assert!(at("42") < at("41"), "{all}");
+        assert!(at("42") < at("41") && lines[at("42")].ends_with(" 3"), "{all}");
+        assert!(all.contains("leases for stores: 3 of 1 client, 8 KiB kept back"), "{all}");
         assert!(lines[at("write ")].contains("500") && lines[at("write ")].contains("2.0 us"), "{all}");
         assert_eq!(chosen, [] as [usize; 0]);
     }

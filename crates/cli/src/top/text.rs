@@ -1,7 +1,8 @@
 //! `tandemfs top --once`: everything as lines.
 
 use super::columns::{self, CLIENTS, Column, OPERATIONS, bytes};
-use super::sample::{Bytes, View, Zone};
+use super::sample::{Bytes, StoreLeases, View, Zone};
+use crate::output::count;
 use crate::size;
 
 /// Columns by which the tables are sorted: what was done most comes first.
@@ -15,7 +16,8 @@ pub fn text(view: &View) -> String {
     lines.extend(flow(view));
     lines.extend([write_back(view), "".into()]);
     lines.extend(table(OPERATIONS, &columns::operations(view, BUSIEST.0)));
-    lines.extend(["".into(), door(view)]);
+    lines.push(String::new());
+    lines.extend(door(view));
     if view.clients.as_ref().is_some_and(|clients| !clients.is_empty()) {
         lines.extend(table(CLIENTS, &columns::clients(view, BUSIEST.1)));
     }
@@ -58,16 +60,18 @@ pub fn write_back(view: &View) -> String {
     format!("write-back a second: {:.0} blocks, {written} written, {freed} of the memory zone freed", of.blocks_per_second)
 }
 
-/// Whether there is a door, and who has been there.
-pub fn door(view: &View) -> String {
-    match &view.clients {
-        None => "no direct door (-o direct)".into(),
-        Some(clients) => format!(
-            "direct door: {} now, {} since the mount",
-            crate::output::count(clients.len() as u64, "client", "clients"),
-            view.connections
-        ),
-    }
+/// Whether there is a door, and who has been there; and a line about who stores to memory by himself, if anybody may or could.
+pub fn door(view: &View) -> Vec<String> {
+    let Some(clients) = &view.clients else { return vec!["no direct door (-o direct)".into()] };
+    let now = count(clients.len() as u64, "client", "clients");
+    let first = format!("direct door: {now} now, {} since the mount", view.connections);
+    std::iter::once(first).chain(view.store_leases.as_ref().and_then(leases)).collect()
+}
+
+fn leases(of: &StoreLeases) -> Option<String> {
+    let kept_back = if of.kept_back_bytes > 0 { format!(", {} kept back", size::show(of.kept_back_bytes)) } else { String::new() };
+    let said = || format!("leases for stores: {} of {}{kept_back}", of.held, count(of.holders, "client", "clients"));
+    (of.clients > 0 || of.kept_back_bytes > 0).then(said)
 }
 
 fn table<R>(columns: &[Column<R>], rows: &[R]) -> Vec<String> {
@@ -104,9 +108,10 @@ write                      500          1050    2.0 us    4.1 us    1.0 ms    1.
 read                         0             7         -         -         -         -
 
 direct door: 2 clients now, 3 since the mount
- PROCESS  NAME              REQUESTS/S      READ/S   WRITTEN/S   TO POOL  TO MOUNT
-      42  da\\nta                   200         0 B    19.5 KiB     0.2 %         -
-      41  idle                       0         0 B         0 B         -         -
+leases for stores: 3 of 1 client, 8 KiB kept back
+PROCESS  NAME             REQUESTS/S      READ/S   WRITTEN/S  TO POOL  TO MOUNT  LEASES
+     42  da\\nta                  200         0 B    19.5 KiB    0.2 %         -       3
+     41  idle                      0         0 B         0 B        -         -       -
 ";
         assert_eq!(said, expected, "\n{said}");
     }
