@@ -7,7 +7,10 @@
 //! Both halves of the device are in /dev/shm, so a block command costs a system call and a copy, and no drive's time. All subjects take
 //! their turn in each round, on one file system; *memory* copies as many bytes to the same memory half, flushed and fenced.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
@@ -23,7 +26,10 @@ const TURN: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 7;
 /// Turns that are short enough to have a CPU all the time on a machine that does other work too.
 const SHORT_TURN: Duration = Duration::from_millis(2);
-const SHORT_ROUNDS: usize = 1000;
+const SHORT_ROUNDS: usize = 500;
+/// CPUs that need so many nanoseconds to hand a line over are far from each other: they share no cache. A virtual machine's may be near at one
+/// time and far at another.
+const FAR: u64 = 100;
 /// Appends to a file before it is emptied.
 const APPENDS: u64 = 4096;
 /// Appends to a file that is removed.
@@ -176,33 +182,58 @@ fn waited() -> u64 {
     text.split_whitespace().nth(1).and_then(|word| word.parse().ok()).expect("a number")
 }
 
-/// Operations a second of some threads that began together and had a CPU all the time; `None` if one began late or had to wait for its CPU.
-fn short_turn(threads: usize, operation: Operation<'_>) -> Option<f64> {
-    let arrived = AtomicUsize::new(0);
-    let turns: Vec<(Instant, Option<f64>)> = std::thread::scope(|scope| {
+/// Nanoseconds in which one thread hands a line of memory to the next, at best: each calls this with its own number.
+fn hand_off(line: &AtomicUsize, thread: usize, threads: usize) -> u64 {
+    let round = |round: usize| {
+        let turn = round * threads + thread;
+        for tries in 1_u32.. {
+            if line.load(Acquire) >= turn {
+                break;
+            }
+            if tries.is_multiple_of(1000) { std::thread::yield_now() } else { std::hint::spin_loop() } // the other may wait for this CPU
+        }
+        line.store(turn + 1, Release);
+    };
+    let batch = |batch: usize| {
+        let began = Instant::now();
+        (0..64).for_each(|index| round(batch * 64 + index));
+        began.elapsed().as_nanos() as u64 / 64 / threads as u64
+    };
+    (0..8).map(batch).min().unwrap_or(0)
+}
+
+/// What some threads did that had a CPU all the time.
+struct ShortTurn {
+    operations_a_second: f64,
+    hand_off: u64,
+}
+
+/// Operations of some threads that began together; `None` if one began late or had to wait for its CPU.
+fn short_turn(threads: usize, operation: Operation<'_>) -> Option<ShortTurn> {
+    let line = AtomicUsize::new(0);
+    let turns: Vec<(Instant, Option<f64>, u64)> = std::thread::scope(|scope| {
         let counting: Vec<_> = (0..threads)
             .map(|thread| {
-                let arrived = &arrived;
+                let line = &line;
                 scope.spawn(move || {
-                    arrived.fetch_add(1, Relaxed);
-                    while arrived.load(Relaxed) < threads {
-                        std::hint::spin_loop(); // who sleeps here begins late
-                    }
+                    let hand_off = hand_off(line, thread, threads); // who does this with others begins with them
                     let (before, began, mut count) = (waited(), Instant::now(), 1_u64);
                     while began.elapsed() < SHORT_TURN {
                         operation(thread, count);
                         count += 1;
                     }
                     let rate = (count - 1) as f64 / began.elapsed().as_secs_f64();
-                    (began, (waited() - before < SHORT_TURN.as_nanos() as u64 / 20).then_some(rate))
+                    (began, (waited() - before < SHORT_TURN.as_nanos() as u64 / 20).then_some(rate), hand_off)
                 })
             })
             .collect();
         counting.into_iter().map(|thread| thread.join().expect("ends")).collect()
     });
-    let begins = turns.iter().map(|(began, _)| *began);
+    let begins = turns.iter().map(|(began, ..)| *began);
     let late = begins.clone().max()? - begins.min()?;
-    if late < SHORT_TURN / 4 { turns.into_iter().map(|(_, rate)| rate).sum() } else { None }
+    let hand_off = turns.iter().map(|(.., hand_off)| *hand_off).min()?;
+    let operations_a_second = turns.into_iter().map(|(_, rate, _)| rate).sum::<Option<f64>>()?;
+    (late < SHORT_TURN / 4).then_some(ShortTurn { operations_a_second, hand_off })
 }
 
 /// What two threads cost each other: with files whose inodes are neighbours, with files whose inodes are in pages of their own, and with a
@@ -234,31 +265,39 @@ fn what_threads_that_append_share() {
         ("a file system each", &|thread, count| append_page(&systems[2 + thread], own[thread], count)),
         ("copies", &|thread, count| copy_page(&*raw_device, thread, count)),
     ];
-    let mut rates = vec![[Vec::new(), Vec::new()]; subjects.len()];
+    let mut turns: Vec<[Vec<ShortTurn>; 2]> = subjects.iter().map(|_| Default::default()).collect();
     subjects.iter().for_each(|(_, operation)| _ = turn(threads, *operation)); // every page of the devices has been touched
     for _ in 0..SHORT_ROUNDS {
         // A turn begins with files that are empty.
         let files = near.iter().map(|file| (&systems[0], file)).chain(apart.iter().map(|file| (&systems[1], file)));
         files.chain(systems[2..].iter().zip(&own)).for_each(|(fs, file)| empty(fs, *file));
-        for ((_, operation), rates) in subjects.iter().zip(&mut rates) {
+        for ((_, operation), turns) in subjects.iter().zip(&mut turns) {
             let round = [short_turn(1, *operation), short_turn(threads, *operation)];
-            rates.iter_mut().zip(round).for_each(|(rates, rate)| rates.extend(rate));
+            turns.iter_mut().zip(round).for_each(|(turns, turn)| turns.extend(turn));
         }
         systems.iter().for_each(|fs| fs.checkpoint().expect("home"));
     }
-    for ((name, _), rates) in subjects.iter().zip(rates) {
-        let counted = rates.each_ref().map(Vec::len);
-        if counted.contains(&0) {
-            println!("{name}: not known, the machine is too busy: {counted:?} turns had a CPU for each thread");
+    let rate = |turns: &mut dyn Iterator<Item = &ShortTurn>| {
+        let rates: Vec<f64> = turns.map(|turn| turn.operations_a_second).collect();
+        (!rates.is_empty()).then(|| (rates.len(), median(rates)))
+    };
+    for ((name, _), [one, all]) in subjects.iter().zip(turns) {
+        let Some((count, alone)) = rate(&mut one.iter()) else {
+            println!("{name}: not known, the machine is too busy");
             continue;
+        };
+        println!("{name}: 1 thread {alone:.0} ({count} turns)");
+        for (cpus, is_far) in [("near", false), ("far", true)] {
+            let these = || all.iter().filter(|turn| (turn.hand_off >= FAR) == is_far);
+            match rate(&mut these()) {
+                Some((count, rate)) => println!(
+                    "  {threads} threads on CPUs that are {cpus} ({:.0} ns to hand a line over): {rate:.0} ({count} turns), {:.2} of one",
+                    median(these().map(|turn| turn.hand_off as f64).collect()),
+                    rate / alone
+                ),
+                None => println!("  {threads} threads on CPUs that are {cpus}: no turn"),
+            }
         }
-        let [one, all] = rates.map(median);
-        println!(
-            "{name}: 1 thread {one:.0} ({} turns), {threads} threads {all:.0} ({} turns), {:.2} of one",
-            counted[0],
-            counted[1],
-            all / one
-        );
     }
     systems.iter().for_each(|fs| fs.unmount().expect("unmounts"));
 }
