@@ -1,7 +1,4 @@
 //! Listings.
-//!
-//! [FEN1] The first entries of a directory come when it is opened. They are given once, when it is listed from the start, and only if nothing
-//!        that they depend on has changed ([KN2]); otherwise the daemon is asked.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -9,16 +6,10 @@ use std::os::unix::ffi::OsStringExt;
 
 use rustix::io::Errno;
 use tandemfs_protocol::{LISTED_BYTES_MAX, Listed, Listing, Operation};
-use tandemfs_ring::Seen;
 
-use crate::area::Piece;
-use crate::connection::Call;
-use crate::mutant::{self, Mutant};
 use crate::tree::sealed::Base;
 use crate::{File, Result};
 
-/// Bytes of the first entries.
-pub(crate) const LISTED_BYTES: usize = 8 << 10;
 /// Bytes of a piece of a listing.
 const PIECE_BYTES: usize = 32 << 10;
 
@@ -88,7 +79,7 @@ impl Directory {
     /// Reads on; leaves no entries at the end.
     fn fill(&mut self) -> Result<()> {
         let (entries, cookie) = (&mut self.entries, &mut self.cookie);
-        self.is_at_end = self.file.list_behind(*cookie, |entry| {
+        self.file.list_behind(*cookie, |entry| {
             let name = OsString::from_vec(entry.name.to_vec());
             entries.push_back(Entry { name, inode: entry.inode, cookie: entry.cookie, kind: entry.kind });
             *cookie = entry.cookie;
@@ -97,60 +88,29 @@ impl Directory {
     }
 }
 
-/// The first entries of a directory, which came when it was opened ([FEN1]).
-#[derive(Debug)]
-pub(crate) struct FirstEntries {
-    bytes: Vec<u8>,
-    seen: Seen,
-    /// Bytes that there was room for.
-    room: usize,
-}
-
-impl FirstEntries {
-    /// Those of an answer, if it has any that may be kept.
-    pub(crate) fn taken(call: &mut Call<'_>, into: Piece, bytes: u64, seen: Seen) -> Option<Self> {
-        let room = into.range.length as usize;
-        let count = usize::try_from(bytes).ok().filter(|count| (1..=room).contains(count) && !seen.is_none())?;
-        let mut bytes = vec![0; count];
-        call.get(into, &mut bytes);
-        Some(Self { bytes, seen, room })
-    }
-}
-
 impl File {
     /// Lists a directory behind a cookie, 0 for the start, as far as one request goes; whether that surely was its end.
     ///
     /// # Errors
     /// As getdents64(2).
-    pub fn list_behind(&self, cookie: u64, entry: impl FnMut(&Listed<'_>)) -> Result<bool> {
-        if cookie == 0
-            && let Some(first) = self.take_first_entries()
-            && (self.connection().is_still_so(&first.seen) || mutant::on(Mutant::EntriesNotCompared))
-        {
-            return visited(&first.bytes, cookie, first.room, entry);
-        }
+    pub fn list_behind(&self, cookie: u64, mut entry: impl FnMut(&Listed<'_>)) -> Result<bool> {
         let mut call = self.connection().begin()?;
         let into = call.part_of(PIECE_BYTES)?;
         let answer = call.send(&Operation::ReadDirectory { handle: self.handle(), cookie, into: into.range })?;
         let bytes = call.returned(&answer, into)?;
         drop(call);
-        visited(&bytes, cookie, into.range.length as usize, entry)
-    }
-}
-
-/// Visits the entries of a piece of a listing; whether it surely ended there, for which there was room.
-fn visited(bytes: &[u8], cookie: u64, room: usize, mut entry: impl FnMut(&Listed<'_>)) -> Result<bool> {
-    let mut last = cookie;
-    for listed in Listing::new(bytes) {
-        let listed = listed?;
-        // A listing that stands still would not end.
-        if listed.cookie == last {
-            return Err(Errno::PROTO.into());
+        let mut last = cookie;
+        for listed in Listing::new(&bytes) {
+            let listed = listed?;
+            // A listing that stands still would not end.
+            if listed.cookie == last {
+                return Err(Errno::PROTO.into());
+            }
+            last = listed.cookie;
+            entry(&listed);
         }
-        last = listed.cookie;
-        entry(&listed);
+        Ok(bytes.len() + LISTED_BYTES_MAX <= into.range.length as usize)
     }
-    Ok(bytes.len() + LISTED_BYTES_MAX <= room)
 }
 
 impl Iterator for Directory {
@@ -159,7 +119,7 @@ impl Iterator for Directory {
     fn next(&mut self) -> Option<Self::Item> {
         if self.entries.is_empty() && !self.is_at_end {
             let filled = self.fill();
-            self.is_at_end |= filled.is_err() || self.entries.is_empty();
+            self.is_at_end = filled.is_err() || self.entries.is_empty();
             if let Err(error) = filled {
                 self.entries.clear();
                 return Some(Err(error));

@@ -11,9 +11,7 @@ use rustix::io::Errno;
 use tandemfs_protocol::{Handle, Operation, Place, TEXT_BYTES_MAX, TimeToSet};
 use tandemfs_ring::Attributes;
 
-use crate::area::Piece;
 use crate::connection::Connection;
-use crate::directory::{FirstEntries, LISTED_BYTES};
 use crate::known::{Question, Told};
 use crate::subject::{Name, Target};
 use crate::{Directory, File, Mount, Result};
@@ -61,9 +59,7 @@ fn opened(tree: &(impl Tree + ?Sized), path: &[u8], flags: i32, mode: u32) -> Re
     let mut call = connection.begin()?;
     let path = call.text(path)?;
     let umask = connection.umask.load(Ordering::Relaxed);
-    let listed = if connection.known.is_wanted() && lists(flags) { call.part_of(LISTED_BYTES)? } else { Piece::none() };
-    let (answer, seen) = call.send_and_see(&Operation::Open { at, path, flags, mode, umask, into: listed.range });
-    let listed = answer.as_ref().ok().and_then(|answer| FirstEntries::taken(&mut call, listed, answer.further, seen));
+    let (answer, seen) = call.send_and_see(&Operation::Open { at, path, flags, mode, umask });
     drop(call);
     if let (Some(absence), Err(error)) = (&absence, &answer) {
         connection.known.keep_error(absence, error, seen);
@@ -71,14 +67,7 @@ fn opened(tree: &(impl Tree + ?Sized), path: &[u8], flags: i32, mode: u32) -> Re
     let answer = answer?;
     let handle = Handle::of(answer.value).ok_or(Errno::PROTO)?;
     let bytes = answer.attributes.as_ref().map_or(0, |found| found.size_bytes);
-    Ok((File::new(Arc::clone(connection), handle, flags, bytes, listed), answer.attributes))
-}
-
-/// Whether who opens with these flags surely wants a directory, and may list it.
-fn lists(flags: i32) -> bool {
-    let flags = OFlags::from_bits_retain(flags.cast_unsigned());
-    let is_only_read = flags & OFlags::ACCMODE == OFlags::RDONLY;
-    is_only_read && flags.contains(OFlags::DIRECTORY) && !flags.intersects(OFlags::PATH | OFlags::CREATE)
+    Ok((File::new(Arc::clone(connection), handle, flags, bytes), answer.attributes))
 }
 
 /// Where the paths of a call begin, decided when the program runs.

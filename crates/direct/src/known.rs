@@ -43,8 +43,6 @@ pub(crate) enum Keeps {
     Nothing,
     /// That the path leads nowhere.
     Absence,
-    /// The first entries of a directory, which change its attributes, or that the path leads nowhere.
-    Entries,
     /// Everything that paths and rights decide.
     Access,
     /// The attributes as well.
@@ -65,11 +63,7 @@ impl Keeps {
             Operation::Read { handle, into, .. } if into.length <= KEPT_READ_BYTES_MAX => Self::Bytes(*handle),
             Operation::Lend { handle, .. } => Self::Places(*handle),
             Operation::Sync { handle, data_only: true } => Self::Synced(*handle),
-            Operation::Open { flags, into, .. } if flags & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) == 0 => match into.length
-            {
-                0 => Self::Absence,
-                _ => Self::Entries,
-            },
+            Operation::Open { flags, .. } if flags & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) == 0 => Self::Absence,
             _ => Self::Nothing,
         }
     }
@@ -78,7 +72,7 @@ impl Keeps {
     pub(crate) fn seen(self, outcome: &Outcome, noted: &Noted) -> Seen {
         let is_one_of = |number: &i32, of: &[Errno]| of.iter().any(|errno| errno.raw_os_error() == *number);
         let attributes_of = match (self, outcome) {
-            (Self::Attributes | Self::Entries, Outcome::Done(answer)) => match answer.attributes {
+            (Self::Attributes, Outcome::Done(answer)) => match answer.attributes {
                 Some(attributes) => Some(InodeNumber::new(attributes.node)),
                 None => return Seen::default(),
             },
@@ -88,7 +82,7 @@ impl Keeps {
             {
                 None
             }
-            (Self::Absence | Self::Entries, Outcome::Errno(number)) if is_one_of(number, &[Errno::NOENT]) => None,
+            (Self::Absence, Outcome::Errno(number)) if is_one_of(number, &[Errno::NOENT]) => None,
             _ => return Seen::default(),
         };
         Seen::of(noted.versions(attributes_of.filter(|_| !mutant::on(Mutant::AttributesNotSeen))))

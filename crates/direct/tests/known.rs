@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rustix::fs::AtFlags;
 use tandemfs_client::mutant::{self as client_mutant, Mutant as ClientMutant};
-use tandemfs_client::{Attributes, Directory, Errno, Error, Mount, OpenOptions, Options, Tree};
+use tandemfs_client::{Attributes, Errno, Error, Mount, OpenOptions, Options, Tree};
 use tandemfs_crash::{MemoryDevice, Random, comes_within, rounds_or, seed_or};
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_direct::mutant::{self, Mutant};
@@ -271,48 +271,6 @@ fn what_has_nothing_extended_is_known_by_its_attributes() {
     let caught = found();
     client_mutant::select(ClientMutant::None);
     println!("{}", caught.expect_err("ExtendedNotSought escaped"));
-}
-
-/// [AHD4]; [FEN1] of the client.
-#[test]
-fn the_first_entries_of_a_directory_come_when_it_is_opened() {
-    let _alone = alone();
-    let scene = scene();
-    scene.vfs.make_directory(&somebody(), At::Root, b"d", 0o755).expect("made");
-    ["d/a", "d/b", "d/c"].iter().for_each(|name| scene.make(name));
-    let listed = |directory: Directory| -> Vec<String> {
-        let mut names: Vec<_> = directory.map(|entry| entry.expect("listed").name().to_str().expect("text").to_owned()).collect();
-        names.sort();
-        names
-    };
-    let all = [".", "..", "a", "b", "c"];
-    // One request opens and lists it, and one closes it.
-    let open_and_list = || assert_eq!(listed(scene.mount.read_directory("d").expect("opened")), all);
-    assert_eq!(scene.requests_of(open_and_list), 2);
-    // Who comes back to the start asks.
-    let twice = || {
-        let mut directory = scene.mount.read_directory("d").expect("opened");
-        let first = directory.next().expect("one").expect("listed");
-        directory.seek(0);
-        assert_eq!(directory.next().expect("one").expect("listed"), first);
-    };
-    assert_eq!(scene.requests_of(twice), 3);
-    // What is there when it is listed counts, not what was when it was opened.
-    let finds_what_was_removed = || {
-        let directory = scene.mount.read_directory("d").expect("opened");
-        scene.vfs.unlink(&somebody(), At::Root, b"d/a").expect("removed");
-        let found = listed(directory).contains(&"a".to_owned());
-        scene.make("d/a");
-        found
-    };
-    assert!(!finds_what_was_removed());
-    client_mutant::select(ClientMutant::EntriesNotCompared);
-    let found = finds_what_was_removed();
-    client_mutant::select(ClientMutant::None);
-    assert!(found, "EntriesNotCompared escaped");
-    // Of a directory with more than that the rest is asked for, and each name comes once.
-    (0..500).for_each(|number| scene.make(&format!("d/a-long-name-of-a-file-{number}")));
-    assert_eq!(listed(scene.mount.read_directory("d").expect("opened")).len(), all.len() + 500);
 }
 
 #[test]

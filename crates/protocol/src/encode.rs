@@ -127,9 +127,8 @@ impl Operation<'_> {
     fn put<'a>(&'a self, to: &mut Encoder<'_, 'a>) {
         match *self {
             Self::Nothing | Self::SyncFileSystem => {}
-            Self::Open { at, path, flags, mode, umask, into } => {
+            Self::Open { at, path, flags, mode, umask } => {
                 to.path(0, at, path);
-                to.buffer(1, into);
                 to.request.flags = flags.cast_unsigned();
                 to.argument(argument::MODE, mode.into());
                 to.argument(argument::UMASK, umask.into());

@@ -1,15 +1,13 @@
 //! Answers ahead of their questions: a stat of a name brings those of further names of its directory, for programs that ask about all of them
-//! (`ls -l`, `git status`, `find -size`). The client keeps them as if it had asked. And who opens a directory gets its first entries.
+//! (`ls -l`, `git status`, `find -size`). The client keeps them as if it had asked.
 //!
 //! [AHD1] Each answer is made as that to a question of its own: by the whole path, with the rights of the client, and noted by itself ([KNW1]).
 //!        That the directory had the name a moment before is a hint.
-//! [AHD4] Entries are listed after the versions of the directory's attributes were noted, which each change of its entries raises: who finds these
-//!        as they were has the entries of that moment.
 //! [AHD2] Who may not list the directory is told of no name in it.
 //! [AHD3] Nobody waits for them: at most [`NAMES`], and none that cannot be answered at once. What fails is left out.
 
 use rustix::io::Errno;
-use tandemfs_protocol::{AheadWriter, Foretold, Handle, Operation, Outcome, Subject as Named};
+use tandemfs_protocol::{AheadWriter, Foretold, Operation, Outcome, Subject as Named};
 use tandemfs_ring::{Answer, Range, Seen};
 use tandemfs_vfs::{Process, Result, Subject, no_wait};
 
@@ -29,25 +27,13 @@ struct Next {
 impl Call<'_> {
     /// Adds answers about other names to that of a stat. The caller is in no other scope that notes or does not wait.
     pub(super) fn with_answers_ahead(&self, operation: &Operation<'_>, served: Served) -> Served {
-        let Outcome::Done(answer) = &served.outcome else { return served };
+        let (Operation::StatAhead { subject, cookie, into }, Outcome::Done(answer)) = (*operation, &served.outcome) else { return served };
         if !self.client.knows_versions {
             return served;
         }
-        let answer = match *operation {
-            Operation::StatAhead { subject, cookie, into } => {
-                let (ahead, _nothing_is_owed) = no_wait(|| self.ahead(subject, cookie, into, served.seen));
-                let Ok((bytes, next)) = ahead else { return served };
-                Answer { value: bytes, further: next, ..*answer }
-            }
-            Operation::Open { into, .. } if into.length > 0 => {
-                let Some(handle) = Handle::of(answer.value) else { return served };
-                let (listed, _nothing_is_owed) = no_wait(|| self.list(handle, 0, into)); // [AHD4]
-                let Ok(listed) = listed else { return served };
-                Answer { further: listed.value, ..*answer }
-            }
-            _ => return served,
-        };
-        Served { outcome: Outcome::Done(answer), ..served }
+        let (ahead, _nothing_is_owed) = no_wait(|| self.ahead(subject, cookie, into, served.seen));
+        let Ok((bytes, next)) = ahead else { return served };
+        Served { outcome: Outcome::Done(Answer { value: bytes, further: next, ..*answer }), ..served }
     }
 
     /// Writes answers; returns the number of their bytes, and the cookie behind which the next ones are, 0 at the end.
