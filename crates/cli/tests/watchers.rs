@@ -13,7 +13,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
-use support::{Mount, Place, run, start, under_run};
+use support::{Mount, Place, has_no_copies, run, start, under_run};
 
 /// How long something may take on a machine that does much else.
 const WITHIN: Duration = Duration::from_secs(60);
@@ -74,8 +74,9 @@ fn ways(output: &Output) -> BTreeMap<String, u64> {
 
 const WATCHED: &str = "mount: somebody watches the file or directory";
 
-/// A group that watches paths for everything.
+/// A group that watches paths for everything that is done from here on.
 fn watching(paths: &[&str]) -> OwnedFd {
+    has_no_copies(); // it would be told when they are closed
     let group = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).expect("a group");
     paths.iter().for_each(|path| {
         inotify::add_watch(&group, *path, WatchFlags::ALL_EVENTS).expect("watched");
