@@ -22,7 +22,7 @@
  * other call may use it. Not for signal handlers. A thread inside must not be cancelled asynchronously.
  *
  * Forks. A forked child cannot use handles of its parent: functions return -ENOTCONN, those that end a handle free it nevertheless. It may connect
- * anew. Processes made by clone(2) or vfork(2), past fork(3), must not call any function.
+ * anew if its parent had one thread; otherwise only behind exec, as with most functions. Processes made by clone(2) or vfork(2), past fork(3), must not call any function.
  *
  * Connections. A process has one connection to a mount: the daemon ends the older one where it connects by another library, too. So not for programs
  * under `tandemfs run`, which connects by itself.

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use tandemfs_direct::{ClientStatistics, Entrants, Limits, MountIdentity, Observer, Server, StoreCounts};
+use tandemfs_direct::{ClientStatistics, Entrants, Limits, MountIdentity, Server, StoreCounts};
 use tandemfs_fs::FileSystem;
 use tandemfs_fuse::mounts::Mounted;
 use tandemfs_fuse::{Beside, MountSettings};
 use tandemfs_protocol::Number;
 use tandemfs_vfs::{Protected, Reserve, Settings, Vfs};
 
-/// Opens the door. Without it the mount serves everybody.
+/// Opens the door. Without it the mount serves everybody. It says the part `direct` of `tandemfs stats`, whose names are a stable interface, as
+/// those of `fuse/src/report.rs`.
 pub fn open(fs: &Arc<FileSystem>, settings: &MountSettings, limits: &Limits, beside: Beside<'_>) -> Option<Server> {
     let Beside { mounted, caches, stands, report } = beside;
     let rules = Settings {
@@ -26,18 +27,17 @@ pub fn open(fs: &Arc<FileSystem>, settings: &MountSettings, limits: &Limits, bes
         .ok()?;
     let (observer, fs) = (server.observer(), Arc::downgrade(fs));
     let _first = report.set(Box::new(move || {
-        let mut said = clients(&observer);
+        let (connections, clients) = observer.clients();
         let (leases, kept_back_bytes) = fs.upgrade().map_or((0, 0), |fs| fs.stores_lent());
-        said["store_leases"] = json!({ "held": leases, "kept_back_bytes": kept_back_bytes });
-        said
+        let borrowers = || clients.iter().filter_map(|client| client.stores);
+        let holders = borrowers().filter(|of| of.held > 0).count();
+        json!({
+            "connections": connections,
+            "clients": clients.iter().map(client).collect::<Vec<_>>(),
+            "store_leases": { "clients": borrowers().count(), "holders": holders, "held": leases, "kept_back_bytes": kept_back_bytes },
+        })
     }));
     Some(server)
-}
-
-/// The part `direct` of `tandemfs stats`. The names are a stable interface, as those of `fuse/src/report.rs`.
-fn clients(observer: &Observer) -> Value {
-    let (connections, clients) = observer.clients();
-    json!({ "connections": connections, "clients": clients.iter().map(client).collect::<Vec<_>>() })
 }
 
 fn client(client: &ClientStatistics) -> Value {
