@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use support::bugs::{alone, is_caught, run};
 use support::work::in_every_domain;
-use tandemfs_crash::{CrashState, Cut, MemoryDevice, Random, Setting, check_device, content, each_state, fill, mount};
+use tandemfs_crash::{CrashState, Cut, MemoryDevice, Random, Setting, check_device, comes_within, content, each_state, fill, mount};
 use tandemfs_device::{Drive, PersistenceDomain, Structure};
 use tandemfs_format::inode::file_type;
 use tandemfs_format::superblock::ChecksumKind;
@@ -331,6 +331,13 @@ fn cuts_of_a_sync_of_the_file() -> Result<(), String> {
     cuts_synced(PersistenceDomain::Adr, 4096, true)
 }
 
+/// Waits until the clock of the file system's times shows another time.
+fn the_clock_moves() {
+    let now = || rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    let begun = now();
+    assert!(comes_within(Duration::from_secs(60), || now() != begun), "a clock that stands");
+}
+
 /// [FM5]: the end of a mapping for stores is a change of the file, whatever else it has to do.
 fn timed() -> Result<(), String> {
     for checksum_kind in [ChecksumKind::Crc32c, ChecksumKind::None] {
@@ -344,7 +351,7 @@ fn timed() -> Result<(), String> {
         let (under, reading) = (fs.map(file, 0, 20_000, true).map_err(text)?, fs.map(file, 0, 20_000, false).map_err(text)?);
         for (mapping, changes) in [(fs.map(file, 4096, 4096, true).map_err(text)?, true), (reading, false), (under, true)] {
             let before = times()?;
-            std::thread::sleep(Duration::from_millis(5));
+            the_clock_moves();
             drop(mapping);
             if (times()? != before) != changes {
                 return Err(format!("{checksum_kind:?}: changed times: {}", !changes));
