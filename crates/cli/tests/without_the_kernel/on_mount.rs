@@ -103,7 +103,10 @@ impl OnMount {
             }
             Operation::Access { path, mode, effective } => {
                 let flags = if *effective { AtFlags::EACCESS } else { AtFlags::empty() };
-                done(rustix::fs::accessat(root, path, Access::from_bits_retain(*mode), flags))
+                // One bit by one: the type of all of them is that of rustix's backend.
+                let rights = [(4, Access::READ_OK), (2, Access::WRITE_OK), (1, Access::EXEC_OK)];
+                let asked = rights.into_iter().filter(|(bit, _)| mode & bit != 0).map(|(_, right)| right).collect();
+                done(rustix::fs::accessat(root, path, asked, flags))
             }
             Operation::ReadLink { path } => {
                 Ok(String::from_utf8_lossy(rustix::fs::readlinkat(root, path, Vec::new())?.to_bytes()).into_owned())
