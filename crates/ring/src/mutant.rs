@@ -93,20 +93,26 @@ pub(crate) const fn on(_: Mutant) -> bool {
 
 #[cfg(feature = "mutants")]
 mod lies {
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
 
     type Lie = Box<dyn FnMut()>;
 
     thread_local! {
         static LIE: RefCell<Option<Lie>> = const { RefCell::new(None) };
+        /// Looked at first: a handler of signals may leave a load for good in its middle, and the other cell would stay borrowed.
+        static LIES: Cell<bool> = const { Cell::new(false) };
     }
 
     /// Runs at each load from shared memory by this thread, as a client that changes words in the middle of a step.
     pub fn at_each_load(lie: Option<Box<dyn FnMut()>>) {
+        LIES.set(lie.is_some());
         LIE.with(|cell| *cell.borrow_mut() = lie);
     }
 
     pub(crate) fn load() {
+        if !LIES.try_with(Cell::get).unwrap_or(false) {
+            return;
+        }
         // A program may call at its thread's end, when its values are gone; none of the tests that lie does.
         let lie = LIE.try_with(|cell| cell.borrow_mut().take()).ok().flatten();
         if let Some(mut lie) = lie {
