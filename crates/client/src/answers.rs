@@ -18,9 +18,10 @@ use crate::mutant::{self, Mutant};
 const SETS: usize = 2048;
 const WAYS: usize = 4;
 
-/// Words of an answer: of its question, ...
-const PATH_WORDS: usize = PATH_BYTES_MAX / 8;
+/// Words of an answer: of its question, with its kind in one of them, ...
+const KIND_AT: usize = 3;
 const PATH_AT: usize = 4;
+const PATH_WORDS: usize = PATH_BYTES_MAX / 8;
 /// ... what was told, ...
 const ATTRIBUTES_AT: usize = PATH_AT + PATH_WORDS;
 /// ... and what it depends on: count, sum, two indexes a word.
@@ -69,7 +70,7 @@ impl Way {
     }
 
     fn kind(&self) -> u64 {
-        self.load(3) >> 40 & 0xff
+        self.load(KIND_AT) >> 40 & 0xff
     }
 
     fn is_of(&self, question: &Question<'_>) -> bool {
@@ -77,7 +78,7 @@ impl Way {
         let asked = [question.hash, question.start, question.which];
         self.kind() != NOTHING
             && asked.iter().enumerate().all(|(word, value)| self.load(word) == *value)
-            && self.load(3) & OF_QUESTION == question_word(question, 0, 0)
+            && self.load(KIND_AT) & OF_QUESTION == question_word(question, 0, 0)
             && path_words(question.path).enumerate().all(|(word, value)| self.load(PATH_AT + word) == value) // [KN1]
     }
 
@@ -85,7 +86,7 @@ impl Way {
         let told = match self.kind() {
             ATTRIBUTES => Told::Attributes(Attributes::of_words(std::array::from_fn(|word| self.load(ATTRIBUTES_AT + word)))),
             ALLOWED => Told::Allowed,
-            ERRNO => Told::Errno(Errno::from_raw_os_error((self.load(3) >> 48) as i32)),
+            ERRNO => Told::Errno(Errno::from_raw_os_error((self.load(KIND_AT) >> 48) as i32)),
             _ => return None,
         };
         let index = |at: usize| (self.load(SEEN_AT + 2 + at / 2) >> (32 * (at % 2))) as u32;
@@ -171,7 +172,7 @@ impl Answers {
         self.sets.get(question.hash as usize % SETS)
     }
 
-    /// The answer to a question, and what it depends on. With it comes whether it had come ahead and was not asked for yet, which ends with that.
+    /// The answer to a question, if it is right by what it depends on; and whether it came ahead and is asked for the first time.
     #[inline]
     pub(crate) fn find(&self, question: &Question<'_>, is_right: impl FnOnce(&Seen) -> bool) -> Option<(Told, bool)> {
         let set = self.set(question)?.get()?;
@@ -196,7 +197,7 @@ impl Answers {
     /// Forgets an answer.
     pub(crate) fn forget(&self, question: &Question<'_>) {
         let Some(set) = self.set(question).and_then(OnceLock::get) else { return };
-        set.change(|ways| ways.iter().filter(|way| way.is_of(question)).for_each(|way| way.store(3, 0)));
+        set.change(|ways| ways.iter().filter(|way| way.is_of(question)).for_each(|way| way.store(KIND_AT, 0)));
     }
 
     /// Most answers that are kept.

@@ -29,7 +29,7 @@ pub struct Options {
     pub umask: Option<u16>,
     /// Least number of the descriptors that the connection keeps, where the process may have such numbers; 0 for any.
     pub descriptors_from: u32,
-    /// Keep answers and give them again while the daemon's version words say that they are right: up to 0.8 MB of answers and 1.1 MB of bytes.
+    /// Keep answers and give them again while the daemon's version words say that they are right: up to 3.3 MB of answers and 1.1 MB of bytes.
     pub keeps_answers: bool,
     /// Load bytes of files from the memory zone, where the mount trusts this process with reading the whole drive (`-o direct=GROUP`) and the drive
     /// is memory: see [`Mount::loads_by_itself`]. It installs a handler for SIGBUS, which passes on what is not its own; a program that

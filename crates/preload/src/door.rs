@@ -303,10 +303,11 @@ pub(crate) fn without_connection<T>(work: impl FnOnce() -> T) -> T {
 
 /// The door is not used any more.
 pub(crate) fn end() {
-    if settings::get().is_some() {
-        outside::no_more();
+    if settings::get().is_none() {
+        return;
     }
-    if settings::get().is_some() && is_own_process() {
+    outside::no_more();
+    if is_own_process() {
         OVER.store(true, SeqCst);
         without_connection(|| ());
     }
