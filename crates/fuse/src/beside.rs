@@ -28,8 +28,8 @@
 //!       but past the cache ([FOP2] of `opens.rs`), so calls see what is stored, and there are no shared mappings. Pages come in by private mappings
 //!       alone. What a READ brings in is dropped right behind it, by a thread for which nobody waits, as a drop waits for the page, which is locked
 //!       until the reply; until that drop such a mapping may see bytes of the moment before.
-//! [BS12] Such stores are made durable by an fsync of the mount as well: where they have to be flushed, the kernel is not left to answer it. The times of what
-//!       programs store under leases are durable behind it then, too (not behind an fdatasync).
+//! [BS12] An fsync of the mount makes such stores durable as well: where they have to be flushed, the daemon answers it instead of the kernel. It then
+//!       also makes the times of stores under leases durable; an fdatasync does not.
 //! [BS10] A note about a file goes only when nobody has the file any more ([NT1] of `notes.rs`): the kernel has no pages of a file that it has
 //!       forgotten. A LOOKUP counts before it reads the attributes that it replies, so what changes from then on is noted.
 //! [BS9] Bytes that clients know are revoked after a file was noted: nothing of a noted file is given to be kept, so from then on they ask.

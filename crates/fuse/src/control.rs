@@ -138,7 +138,8 @@ fn long_job(mount: &Mounted, request: Request, progress: &mut dyn FnMut(&Value))
 
 /// The daemon of a mount, whether it answers or not; `None` if it is gone. A process with its number can be another one by now.
 pub fn process_id(mount: &Mounted) -> Option<i32> {
-    let newest = directories(mount.user).iter().find_map(|directory| sockets(directory, &mount.device_number).into_iter().next())?;
+    let directories = directories(mount.user);
+    let newest = newest(&directories, &mount.device_number).next()?;
     let name = newest.file_name()?.to_str()?;
     name.strip_suffix(".socket")?.rsplit_once('.')?.1.parse().ok()
 }
@@ -170,15 +171,18 @@ fn connect(mount: &Mounted) -> io::Result<UnixStream> {
 
 fn connect_below(directories: &[PathBuf], device_number: &str) -> io::Result<UnixStream> {
     let mut last_error = io::Error::from(io::ErrorKind::NotFound);
-    for directory in directories {
-        if let Some(newest) = sockets(directory, device_number).first() {
-            match UnixStream::connect(newest) {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last_error = error,
-            }
+    for path in newest(directories, device_number) {
+        match UnixStream::connect(path) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last_error = error,
         }
     }
     Err(last_error)
+}
+
+/// The newest socket of a device number in each directory that has one.
+fn newest(directories: &[PathBuf], device_number: &str) -> impl Iterator<Item = PathBuf> {
+    directories.iter().filter_map(move |directory| sockets(directory, device_number).into_iter().next())
 }
 
 /// The sockets of a device number, newest first. The newest belongs to the mount that has the number now.
