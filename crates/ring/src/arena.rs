@@ -264,6 +264,16 @@ impl Arena {
         range.is_within(self.sizes.data_bytes).then_some(Data { arena: self, range })
     }
 
+    /// [CPU1] of `placement.rs`
+    pub(crate) fn set_cpu(&self, word: u32) {
+        self.words.store(words::CPU, word);
+    }
+
+    /// How often the client found itself on the daemon's CPU ([CPU2]).
+    pub(crate) fn shared_cpu_count(&self) -> u32 {
+        self.memory.load(header::SHARED_CPU)
+    }
+
     /// Tells the client what it may expect.
     pub(crate) fn set_attention(&self, attention: Attention) {
         self.words.store(words::ATTENTION, attention as u32);

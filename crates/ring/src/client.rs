@@ -13,6 +13,7 @@ use crate::layout::{self, Range, Sizes, header, slot, words};
 use crate::memory::{Memory, ReadOnly};
 use crate::message::{Answer, Attributes, Request};
 use crate::mutant::{self, Mutant};
+use crate::placement;
 use crate::space::Space;
 use crate::standing::Standing;
 use crate::sync::{self, Moment, Mutex};
@@ -244,12 +245,28 @@ impl Inner {
         }
     }
 
-    /// Looks for an answer while the daemon is awake ([GIV1]).
+    /// Whether the daemon's thread is on this CPU ([CPU2]).
+    fn shares_cpu(&self) -> bool {
+        self.standing.daemons_cpu() == placement::word_of(sync::cpu())
+    }
+
+    /// [CPU2]
+    fn tell_shared_cpu(&self) {
+        self.memory.increment(header::SHARED_CPU);
+    }
+
+    /// Looks for an answer while the daemon is awake ([GIV1], [CPU2]).
     #[inline]
     fn look(&self, index: usize, turn: u32) -> bool {
-        let mut started = None;
+        let (mut started, mut has_told) = (None, false);
         loop {
             let gives_way = match self.attention() {
+                Attention::Polling if started.is_some() && self.shares_cpu() => {
+                    if !std::mem::replace(&mut has_told, true) {
+                        self.tell_shared_cpu();
+                    }
+                    true
+                }
                 Attention::Polling => self.giving_way.is_beside_others(),
                 Attention::Awake => true,
                 Attention::Asleep | Attention::Ended => return false,
@@ -375,7 +392,12 @@ impl Slot {
             sync::fence(); // [BEL1]
         }
         match client.attention() {
-            Attention::Asleep => client.ring(),
+            Attention::Asleep => {
+                if client.shares_cpu() {
+                    client.tell_shared_cpu();
+                }
+                client.ring();
+            }
             Attention::Ended => return Err(Ended),
             Attention::Awake | Attention::Polling => {}
         }

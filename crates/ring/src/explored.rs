@@ -241,6 +241,19 @@ pub(crate) fn end_inside() {
     IS_INSIDE.with(|is_inside| is_inside.set(false));
 }
 
+/// As if the scheduler moved threads at any moment.
+pub(crate) fn cpu() -> usize {
+    random(2) as usize
+}
+
+pub(crate) fn leave_cpu(_: usize) -> bool {
+    random(2) == 0
+}
+
+pub(crate) fn ready_threads() -> Option<usize> {
+    Some(random(4) as usize)
+}
+
 /// Explored schedules have no clock.
 pub(crate) fn milliseconds() -> u64 {
     0

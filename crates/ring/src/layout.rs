@@ -16,6 +16,7 @@
 //! | 24 | 8 | daemon | bytes of the data area, whole pages, below 4 GiB |
 //! | 32 | 4 | daemon | doorbell: 0 futex, 1 eventfd |
 //! | 64 | 4 | client | slots in use: those below this number are looked at |
+//! | 68 | 4 | client | how often a thread found itself on the daemon's CPU ([CPU2] of `placement.rs`) |
 //! | 128 | 4 | client | doorbell word |
 //! | 192 | 4 | client | the daemon's last look during which the client gave answers that it knew ([VER8] of `versions.rs`) |
 //! | 256 | 1024 each | | slots |
@@ -45,14 +46,14 @@
 //! | 832 | 4 each | daemon | 26 further words |
 //!
 //! Word file: 0 magic (8), 8 version (4), 64 the daemon's attention to this client (4): 0 asleep, 1 awake, 2 polling, 3 ended;
-//! 128 the number of its looks at the client's credentials (4).
+//! 128 the number of its looks at the client's credentials (4); 192 the CPU on which its thread is, from 1, or 0 (4; [CPU1] of `placement.rs`).
 
 use crate::RingError;
 
 /// `TFSRING\0`.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"TFSRING\0");
 /// The version of the layout and of the messages.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Most slots of a client: one a thread; threads beyond them share.
 pub const SLOTS_MAX: u32 = 64;
 /// The most bytes of a data area.
@@ -80,6 +81,7 @@ pub(crate) mod header {
     pub(crate) const DATA_BYTES: usize = 24;
     pub(crate) const DOORBELL: usize = 32;
     pub(crate) const SLOTS_USED: usize = 64;
+    pub(crate) const SHARED_CPU: usize = 68;
     pub(crate) const BELL: usize = 128;
     pub(crate) const ANSWERED: usize = 192;
 }
@@ -122,12 +124,13 @@ pub(crate) mod words {
     pub(crate) const VERSION: usize = 8;
     pub(crate) const ATTENTION: usize = 64;
     pub(crate) const LOOK: usize = 128;
+    pub(crate) const CPU: usize = 192;
     pub(crate) const BYTES: usize = 4096;
 }
 
 // [SHM2]
 const _: () = {
-    assert!(header::DOORBELL < LINE && header::SLOTS_USED / LINE != header::BELL / LINE && header::BELL + LINE <= header::ANSWERED);
+    assert!(header::DOORBELL < LINE && header::SHARED_CPU / LINE != header::BELL / LINE && header::BELL + LINE <= header::ANSWERED);
     assert!(header::ANSWERED + LINE <= SLOTS_OFFSET && VERSION_WORDS.is_power_of_two());
     assert!(slot::HEAD + 8 * slot::HEAD_WORDS == slot::MORE && slot::MORE + 8 * slot::MORE_WORDS == slot::NAMES);
     assert!(slot::NAMES + NAMES_BYTES == slot::ANSWER_TURN && slot::ANSWER_TURN.is_multiple_of(LINE));

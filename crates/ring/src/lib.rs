@@ -23,6 +23,7 @@ mod leases;
 mod memory;
 mod message;
 pub mod mutant;
+mod placement;
 mod poller;
 mod space;
 mod standing;

@@ -33,6 +33,7 @@ use crate::giving_way::GivingWay;
 use crate::layout::{Doorbell, SLOTS_MAX, header};
 use crate::message::Request;
 use crate::mutant::{self, Mutant};
+use crate::placement::Placement;
 use crate::sync::{self, Events, Moment, ROUNDS_BETWEEN_CLOCKS, WOKEN};
 use crate::{Attention, RingError};
 
@@ -109,6 +110,8 @@ struct Served {
     last_request: Moment,
     /// The last request, or the last look at which one was still run.
     last_work: Moment,
+    /// [CPU2] of `placement.rs`, as last seen.
+    shared_cpu_count: u32,
     empty_rings: u32,
 }
 
@@ -119,6 +122,7 @@ pub struct Poller {
     control: Control,
     spin: Duration,
     cpus: usize,
+    placement: Placement,
     clients: HashMap<ClientId, Served>,
     /// [`Served::is_active`], taken out of the map for the scan.
     active: Vec<Served>,
@@ -140,11 +144,13 @@ impl Poller {
     /// What the kernel refuses.
     pub fn new(spin: Duration) -> Result<Self, RingError> {
         let events = Events::new()?;
+        let cpus = sync::cpus();
         Ok(Self {
             control: Control::new(events.waker()),
             events,
             spin,
-            cpus: sync::cpus(),
+            cpus,
+            placement: Placement::new(cpus),
             clients: HashMap::new(),
             active: Vec::new(),
             attention: Attention::Awake,
@@ -248,6 +254,7 @@ impl Poller {
             if gives_way {
                 sync::give_way();
             }
+            self.place(now)?;
         }
         let mut happened = std::mem::take(&mut self.happened);
         let sleeps = self.active.is_empty() && (!is_to_leave(handler) || mutant::on(Mutant::SleepsBeforeLeaving));
@@ -288,6 +295,29 @@ impl Poller {
             } else {
                 index += 1;
             }
+        }
+        Ok(())
+    }
+
+    /// [CPU1], [CPU3]
+    fn place(&mut self, now: Moment) -> io::Result<()> {
+        let mut is_shared = false;
+        for served in &mut self.active {
+            let count = served.arena.shared_cpu_count();
+            is_shared |= std::mem::replace(&mut served.shared_cpu_count, count) != count;
+        }
+        // If the scheduler has moved the thread since it said where it is, what clients say is no longer so.
+        let mut has_moved = self.placement.look();
+        if is_shared && !has_moved {
+            if self.placement.move_away(now) {
+                has_moved = self.placement.look();
+            } else {
+                self.doze(|_| true)?;
+            }
+        }
+        if has_moved {
+            let cpu = self.placement.told();
+            self.active.iter().for_each(|served| served.arena.set_cpu(cpu));
         }
         Ok(())
     }
@@ -338,6 +368,7 @@ impl Poller {
         served.is_active = true;
         served.last_work = Moment::now();
         served.last_request = served.last_work;
+        served.arena.set_cpu(self.placement.told());
         served.arena.set_attention(self.attention);
         self.active.push(served);
     }
@@ -369,6 +400,7 @@ impl Poller {
             has_worked: false,
             last_request: Moment::now(),
             last_work: Moment::now(),
+            shared_cpu_count: 0,
             empty_rings: 0,
         });
         Ok(())

@@ -46,6 +46,12 @@ impl Standing {
         self.versions.get().is_some_and(|versions| self.may_answer_itself() && versions.agree(seen))
     }
 
+    /// [CPU1] of `placement.rs`
+    #[inline]
+    pub(crate) fn daemons_cpu(&self) -> u32 {
+        self.words.load(words::CPU)
+    }
+
     pub(crate) fn attention(&self) -> Attention {
         Attention::of_word(self.words.load(words::ATTENTION))
     }

@@ -16,7 +16,7 @@ mod plain {
 
     pub(crate) use parking_lot::Mutex;
     use rustix::fs::Timespec;
-    use rustix::thread::futex;
+    use rustix::thread::{CpuSet, futex, sched_getaffinity, sched_setaffinity};
 
     pub(crate) use crate::events::{Events, WOKEN, Waker, drain};
     use crate::sys::Mapping;
@@ -140,6 +140,29 @@ mod plain {
     /// A turn of a loop that others may need the CPU of.
     pub(crate) fn give_way() {
         std::thread::yield_now();
+    }
+
+    /// The CPU on which the thread is now.
+    #[inline]
+    pub(crate) fn cpu() -> usize {
+        rustix::thread::sched_getcpu()
+    }
+
+    /// Moves the thread to another CPU that it may use, and lets it be moved again as before. Returns whether there was one.
+    pub(crate) fn leave_cpu(cpu: usize) -> bool {
+        let Ok(allowed) = sched_getaffinity(None) else { return false };
+        let mut others = allowed;
+        if cpu >= CpuSet::MAX_CPU {
+            return false;
+        }
+        others.unset(cpu);
+        others.count() > 0 && sched_setaffinity(None, &others).is_ok() && sched_setaffinity(None, &allowed).is_ok()
+    }
+
+    /// How many threads of the machine run or wait for a CPU, if the kernel says so (`proc(5)`, *loadavg*).
+    pub(crate) fn ready_threads() -> Option<usize> {
+        let loads = std::fs::read_to_string("/proc/loadavg").ok()?;
+        loads.split_whitespace().nth(3)?.split_once('/')?.0.parse().ok()
     }
 
     /// A moment.

@@ -25,7 +25,7 @@ fn filled() -> Request {
 fn the_table_of_the_layout_is_the_layout() {
     let mut rig = Rig::new(Doorbell::Futex);
     let total = 8192 + SIZES.data_bytes;
-    let header = [b"TFSRING\0", &[3, 0, 0, 0, 4, 0, 0, 0], &8192_u64.to_le_bytes()[..], &SIZES.data_bytes.to_le_bytes()].concat();
+    let header = [b"TFSRING\0", &[4, 0, 0, 0, 4, 0, 0, 0], &8192_u64.to_le_bytes()[..], &SIZES.data_bytes.to_le_bytes()].concat();
     assert_eq!(rig.bytes(0, 32), header);
     assert_eq!(rig.arena.file().expect("a file").metadata().expect("a file").len(), total);
 
@@ -179,9 +179,9 @@ fn a_client_refuses_what_is_no_arena() {
     assert!(matches!(map(made(8192, SealFlags::empty()).as_fd()), RingError::NoArena("a file that is not sealed")));
     assert!(matches!(map(made(8192, SealFlags::SHRINK).as_fd()), RingError::NoArena("no magic")));
     assert!(matches!(map(made(64, SealFlags::SHRINK).as_fd()), RingError::NoArena("a file that is too short")));
-    arena.file().expect("a file").write_all_at(&[4], 8).expect("written");
+    arena.file().expect("a file").write_all_at(&[5], 8).expect("written");
     let newer = map(arena.descriptors().arena);
-    let sentence = "the daemon speaks version 4 of the ring, this program version 3; install the same release for both";
+    let sentence = "the daemon speaks version 5 of the ring, this program version 4; install the same release for both";
     assert_eq!(newer.to_string(), sentence);
 }
 
