@@ -427,6 +427,73 @@ fn unchanged_programs_do_the_same_with_placeholders() {
     scene.end();
 }
 
+/// Lists and looks for names while two others change them when they are told to, one of them by the mount. Each listing was opened before the change.
+const BESIDE_CHANGERS: &str = r#"
+import os, subprocess, sys
+CHANGER = """
+import os, sys
+for line in sys.stdin:
+    what, *names = line.split()
+    if what == "make": open(names[0], "x").close()
+    elif what == "drop": os.unlink(names[0])
+    else: os.rename(*names)
+    print("done", flush=True)
+"""
+def changer(by_mount):
+    there = {name: value for name, value in os.environ.items() if not (by_mount and name == "LD_PRELOAD")}
+    return subprocess.Popen([sys.executable, "-c", CHANGER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=there)
+changers = [changer(False), changer(True)]
+def tell(which, *words):
+    told = changers[which % 2]
+    print(*words, file=told.stdin, flush=True)
+    assert told.stdout.readline() == "done\n"
+def opens(path):
+    try: open(path).close()
+    except FileNotFoundError: return False
+    return True
+os.mkdir("d"); os.mkdir("e")
+there = {"kept"}
+tell(0, "make", "d/kept")
+for step in range(300):
+    new, listing = f"d/{step}", os.scandir("d")
+    tell(step // 2, "make", new)
+    there.add(str(step))
+    assert {entry.name for entry in listing} == there, (step, "made")
+    assert opens(new) and os.path.exists(new) and not opens("d/absent") and not os.path.exists("d/other")
+    tell(step, "make", "d/absent")
+    assert opens("d/absent") and os.path.exists("d/absent")
+    listing = os.scandir("d")
+    tell(step + 1, "drop", "d/absent")
+    assert {entry.name for entry in listing} == there, (step, "dropped")
+    assert not opens("d/absent") and not os.path.exists("d/absent")
+    if step % 3 == 2:
+        gone, listing = f"d/{step - 1}", os.scandir("d")
+        tell(step // 2, "move", gone, f"e/{step}")
+        tell(step // 2, "move", "d/kept", "d/kept-2")
+        tell(step // 2, "move", "d/kept-2", "d/kept")
+        there.remove(str(step - 1))
+        assert {entry.name for entry in listing} == there, (step, "moved")
+        assert not opens(gone) and opens(f"e/{step}")
+    if len(there) > 40:
+        for name in sorted(there - {"kept"}): tell(step, "drop", f"d/{name}")
+        there = {"kept"}
+for told in changers: told.stdin.close()
+print([told.wait() for told in changers])
+"#;
+
+/// [AHD4] of `direct`, [FEN1] and [KN7] of the client: what others change, by the mount and by the door, is seen at once.
+#[test]
+fn entries_and_absent_names_are_those_of_the_moment_beside_changers() {
+    let scene = Scene::new();
+    let directory = scene.directory("changed");
+    let mut command = scene.under(&["--report", "--placeholders"]);
+    let output = run(command.args(["python3", "-c", BESIDE_CHANGERS]).current_dir(&directory).env("TANDEMFS_RUN_AFTER", "0"));
+    assert_eq!(said(&output, "beside changers").trim(), "[0, 0]");
+    let report = report(&output);
+    assert!(by_door(&report, "open") > 500 && by_door(&report, "rename") > 0, "{report:?}");
+    scene.end();
+}
+
 /// Where placeholders cost more than they save there are few: files that are large or read often, and a shell, which duplicates what it opens.
 #[test]
 fn files_that_the_kernel_serves_better_are_its_own() {
