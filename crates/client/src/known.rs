@@ -169,7 +169,7 @@ impl AllNames {
     fn bits(name: &[u8]) -> impl Iterator<Item = (usize, u64)> {
         let hash = hash(NAMES_OF_DIRECTORY, 0, name);
         [hash as u32, (hash >> 32) as u32].into_iter().map(|part| {
-            let bit = (u64::from(part) * (64 * ATTRIBUTE_WORDS as u64) >> 32) as usize;
+            let bit = ((u64::from(part) * (64 * ATTRIBUTE_WORDS as u64)) >> 32) as usize;
             (bit / 64, 1 << (bit % 64))
         })
     }
