@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use rustix::io::Errno;
 use tandemfs_ring::{ATTRIBUTE_WORDS, Attributes, SEEN_MAX, Seen};
 
-use crate::known::{PATH_BYTES_MAX, Question, Told};
+use crate::known::{AllNames, PATH_BYTES_MAX, Question, Told};
 use crate::mutant::{self, Mutant};
 
 const SETS: usize = 2048;
@@ -33,6 +33,7 @@ const NOTHING: u64 = 0;
 const ATTRIBUTES: u64 = 1;
 const ALLOWED: u64 = 2;
 const ERRNO: u64 = 3;
+const NAMES: u64 = 4;
 
 #[derive(Debug)]
 struct Way {
@@ -86,6 +87,7 @@ impl Way {
         let told = match self.kind() {
             ATTRIBUTES => Told::Attributes(Attributes::of_words(std::array::from_fn(|word| self.load(ATTRIBUTES_AT + word)))),
             ALLOWED => Told::Allowed,
+            NAMES => Told::Names(AllNames(std::array::from_fn(|word| self.load(ATTRIBUTES_AT + word)))),
             ERRNO => Told::Errno(Errno::from_raw_os_error((self.load(KIND_AT) >> 48) as i32)),
             _ => return None,
         };
@@ -98,14 +100,20 @@ impl Way {
             Told::Attributes(_) => (ATTRIBUTES, 0),
             Told::Allowed => (ALLOWED, 0),
             Told::Errno(errno) => (ERRNO, errno.raw_os_error() as u64),
+            Told::Names(_) => (NAMES, 0),
         };
         [question.hash, question.start, question.which, question_word(question, kind, errno)]
             .into_iter()
             .enumerate()
             .for_each(|(word, value)| self.store(word, value));
         path_words(question.path).enumerate().for_each(|(word, value)| self.store(PATH_AT + word, value));
-        if let Told::Attributes(attributes) = told {
-            attributes.to_words().into_iter().enumerate().for_each(|(word, value)| self.store(ATTRIBUTES_AT + word, value));
+        let words = match told {
+            Told::Attributes(attributes) => Some(attributes.to_words()),
+            Told::Names(names) => Some(names.0),
+            _ => None,
+        };
+        if let Some(words) = words {
+            words.into_iter().enumerate().for_each(|(word, value)| self.store(ATTRIBUTES_AT + word, value));
         }
         let (indexes, sum) = seen.parts();
         self.store(SEEN_AT, indexes.len() as u64);

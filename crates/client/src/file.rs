@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use rustix::fs::OFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 use tandemfs_protocol::{Handle, Operation, Outcome, Place, TimeToSet, Unless, Whence};
@@ -14,6 +14,7 @@ use tandemfs_ring::{Answer, Attributes, Seen};
 
 use crate::buffer::Buffer;
 use crate::connection::Connection;
+use crate::directory::FirstEntries;
 use crate::known::KnownStart;
 use crate::mapping::Mapping;
 use crate::mutant::{self, Mutant};
@@ -41,6 +42,8 @@ pub struct File {
     end: AtomicU64,
     /// While this is so, all data of the file are durable ([STR9] of `lent_stores.rs`).
     synced: RwLock<Seen>,
+    /// What came with the answer, of a directory.
+    listed: Mutex<Option<FirstEntries>>,
 }
 
 fn offset_of(offset: u64) -> Result<i64> {
@@ -66,14 +69,20 @@ fn in_pieces(length: usize, mut piece: impl FnMut(usize) -> Result<(usize, usize
 
 impl File {
     /// Opened, with so many bytes.
-    pub(crate) fn new(connection: Arc<Connection>, handle: Handle, flags: i32, bytes: u64) -> Self {
+    pub(crate) fn new(connection: Arc<Connection>, handle: Handle, flags: i32, bytes: u64, listed: Option<FirstEntries>) -> Self {
         let access = OFlags::from_bits_retain(flags.cast_unsigned()) & OFlags::ACCMODE;
         let reads = access == OFlags::RDONLY || access == OFlags::RDWR;
-        Self { connection, handle, reads, is_open: AtomicBool::new(true), end: AtomicU64::new(bytes), synced: RwLock::default() }
+        let (end, is_open) = (AtomicU64::new(bytes), AtomicBool::new(true));
+        Self { connection, handle, reads, is_open, end, synced: RwLock::default(), listed: Mutex::new(listed) }
     }
 
     pub(crate) fn handle(&self) -> Handle {
         self.handle
+    }
+
+    /// The first entries, if they came and were not given yet.
+    pub(crate) fn take_first_entries(&self) -> Option<FirstEntries> {
+        self.listed.lock().take()
     }
 
     /// Where paths below this directory begin, for [`KnownAnswers`](crate::KnownAnswers). No later file gets the same.

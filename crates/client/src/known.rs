@@ -9,6 +9,9 @@
 //!       handler that comes in between is as safe as another thread, and may jump out of it.
 //! [KN6] Attributes also say whether an inode has any extended attribute: that an access control list, or an attribute of security modules,
 //!       which anybody may read, is not there. Attributes of a path without its last link are those of the path, unless they are of a link.
+//! [KN7] Where all names of a directory came when it was opened, one that is not among them is absent: whether a path below leads anywhere is known until
+//!       one of its names changes. It is kept under the path as it was spelled, so questions that spell it alike find it. Of the names a set of bits is kept,
+//!       in which a name may seem to be that is not there; then the daemon is asked.
 //! [KN5] What is kept goes with the connection, since the answers are those to its credentials. Who looks things up outside of it
 //!       ([`KnownAnswers`]) takes care of that.
 
@@ -17,7 +20,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 use tandemfs_protocol::{Handle, Place};
-use tandemfs_ring::{Attributes, Client, Seen, Standing};
+use tandemfs_ring::{ATTRIBUTE_WORDS, Attributes, Client, Seen, Standing};
 
 use crate::Result;
 use crate::ahead::{Following, Spoken};
@@ -27,6 +30,9 @@ use crate::subject::Name;
 
 /// Longest path of a question, in bytes.
 pub(crate) const PATH_BYTES_MAX: usize = 104;
+
+/// Longest name that a directory can have; longer ones are refused otherwise.
+const LISTED_NAME_BYTES_MAX: usize = 255;
 
 /// Flags of a call that change its answer.
 const FLAGS: AtFlags = AtFlags::SYMLINK_NOFOLLOW.union(AtFlags::EMPTY_PATH);
@@ -39,6 +45,7 @@ enum What {
     Attributes,
     Access { mode: u32, effective: bool },
     AttributesOfOpen,
+    Names,
 }
 
 /// A question whose answer may be known.
@@ -55,6 +62,8 @@ pub(crate) struct Question<'a> {
 
 /// Attributes of a name, as a number.
 const ATTRIBUTES_OF_NAME: u64 = 1;
+/// All names of a directory, as a number that no question of access is.
+const NAMES_OF_DIRECTORY: u64 = 1 << 40;
 
 fn start(at: Place) -> u64 {
     match at {
@@ -80,6 +89,7 @@ impl<'a> Question<'a> {
             What::Attributes => ATTRIBUTES_OF_NAME,
             What::Access { mode, effective } => 2 | u64::from(effective) << 2 | u64::from(mode) << 3,
             What::AttributesOfOpen => 3,
+            What::Names => NAMES_OF_DIRECTORY,
         };
         Some(Self { which, flags, start, path, hash: hash(which ^ u64::from(flags) << 40, start, path) })
     }
@@ -95,6 +105,26 @@ impl<'a> Question<'a> {
         let is_of_name = self.which == ATTRIBUTES_OF_NAME && !matches!(&self.path[before..], b"" | b"." | b"..");
         let is_plain = self.flags & AtFlags::EMPTY_PATH.bits() == 0;
         (is_of_name && is_plain).then(|| (Spoken(hash(u64::from(self.flags), self.start, &self.path[..before])), before))
+    }
+
+    /// All names of a directory, by its path.
+    pub(crate) fn names(at: Place, path: &'a [u8]) -> Option<Self> {
+        Self::of(What::Names, Name::Path { at, path: without_ends(path), flags: 0 })
+    }
+
+    /// Who knows whether the last name of the path is there: the question about all names of its directory, and the name. None where it ends with
+    /// what is no name.
+    fn of_siblings(&self) -> Option<(Self, &'a [u8])> {
+        if self.which == NAMES_OF_DIRECTORY || self.flags & AtFlags::EMPTY_PATH.bits() != 0 {
+            return None;
+        }
+        let before = self.path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+        let (directory, name) = self.path.split_at(before);
+        if matches!(name, b"" | b"." | b"..") || name.len() > LISTED_NAME_BYTES_MAX || directory.first() == Some(&b'/') {
+            return None;
+        }
+        let at = Handle::of(self.start).map_or(Place::Root, Place::Open);
+        Some((Self::names(at, directory)?, name))
     }
 
     pub(crate) fn access(name: Name<'a>, mode: u32, effective: bool) -> Option<Self> {
@@ -125,12 +155,42 @@ fn hash(which: u64, start: u64, path: &[u8]) -> u64 {
     hash ^ hash >> 32
 }
 
+/// A path of a directory without slashes at its end, empty for the directory where it begins.
+fn without_ends(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+    if &path[..end] == b"." { b"" } else { &path[..end] }
+}
+
+/// Names of all entries of a directory, as bits: a name whose bits are not all there is not among them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct AllNames(pub(crate) [u64; ATTRIBUTE_WORDS]);
+
+impl AllNames {
+    fn bits(name: &[u8]) -> impl Iterator<Item = (usize, u64)> {
+        let hash = hash(NAMES_OF_DIRECTORY, 0, name);
+        [hash as u32, (hash >> 32) as u32].into_iter().map(|part| {
+            let bit = ((u64::from(part) * (64 * ATTRIBUTE_WORDS as u64)) >> 32) as usize;
+            (bit / 64, 1 << (bit % 64))
+        })
+    }
+
+    pub(crate) fn add(&mut self, name: &[u8]) {
+        Self::bits(name).for_each(|(word, bit)| self.0[word] |= bit);
+    }
+
+    fn surely_lack(&self, name: &[u8]) -> bool {
+        Self::bits(name).any(|(word, bit)| self.0[word] & bit == 0)
+    }
+}
+
 /// What was answered.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Told {
     Attributes(Attributes),
     Allowed,
     Errno(Errno),
+    /// [KN7]
+    Names(AllNames),
 }
 
 /// The answers that a connection knows.
@@ -155,11 +215,21 @@ impl Known {
     #[inline]
     pub(crate) fn told(&self, standing: &Standing, question: &Question<'_>) -> Option<Told> {
         let is_right = |seen: &Seen| standing.is_still_so(seen) || mutant::on(Mutant::AnswersNotCompared);
-        let (told, is_first) = self.answers.find(question, is_right)?;
+        let Some((told, is_first)) = self.answers.find(question, is_right) else { return self.absent(standing, question) };
         if is_first {
             self.following.was_used();
         }
         Some(told)
+    }
+
+    /// That there is no such name, if all names of its directory are known ([KN7]).
+    fn absent(&self, standing: &Standing, question: &Question<'_>) -> Option<Told> {
+        let (of_all, name) = question.of_siblings()?;
+        let is_right = |seen: &Seen| standing.is_still_so(seen) || mutant::on(Mutant::AnswersNotCompared);
+        match self.answers.find(&of_all, is_right)?.0 {
+            Told::Names(names) if names.surely_lack(name) => Some(Told::Errno(Errno::NOENT)),
+            _ => None,
+        }
     }
 
     /// Keeps an answer, if it may be kept.
@@ -251,7 +321,7 @@ impl KnownAnswers {
         match self.known.told(&self.standing, &Question::attributes(name)?)? {
             Told::Attributes(attributes) => Some(Ok(attributes)),
             Told::Errno(errno) => Some(Err(errno)),
-            Told::Allowed => None,
+            Told::Allowed | Told::Names(_) => None,
         }
     }
 }

@@ -14,6 +14,10 @@ pub enum Mutant {
     AnswersNotCompared,
     /// [ANS1]: an answer that is changed meanwhile counts.
     TurnNotCompared,
+    /// [FEN1]: first entries are given whatever has changed.
+    EntriesNotCompared,
+    /// [KN7]: the first entries of a directory count as all of them.
+    PartsCountAsAll,
     /// [KN2]: bytes are given whatever has changed.
     BytesNotCompared,
     /// [AHC1]: what came ahead answers the other question about links.

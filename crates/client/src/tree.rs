@@ -11,7 +11,9 @@ use rustix::io::Errno;
 use tandemfs_protocol::{Handle, Operation, Place, TEXT_BYTES_MAX, TimeToSet};
 use tandemfs_ring::Attributes;
 
+use crate::area::Piece;
 use crate::connection::Connection;
+use crate::directory::{FIRST_BYTES, FirstEntries};
 use crate::known::{Question, Told};
 use crate::subject::{Name, Target};
 use crate::{Directory, File, Mount, Result};
@@ -51,7 +53,7 @@ pub(crate) fn names_of(list: &[u8]) -> Vec<OsString> {
 }
 
 fn opened(tree: &(impl Tree + ?Sized), path: &[u8], flags: i32, mode: u32) -> Result<(File, Option<Attributes>)> {
-    let (connection, at) = (tree.connection(), tree.place());
+    let (connection, at, spelled) = (tree.connection(), tree.place(), path);
     let absence = Question::absence(at, path, flags);
     if let Some(Told::Errno(Errno::NOENT)) = connection.told(absence.as_ref()) {
         return Err(Errno::NOENT.into());
@@ -59,15 +61,30 @@ fn opened(tree: &(impl Tree + ?Sized), path: &[u8], flags: i32, mode: u32) -> Re
     let mut call = connection.begin()?;
     let path = call.text(path)?;
     let umask = connection.umask.load(Ordering::Relaxed);
-    let (answer, seen) = call.send_and_see(&Operation::Open { at, path, flags, mode, umask });
+    let lists = connection.known.is_wanted() && lists(flags);
+    let listed = if lists { call.part_of(FIRST_BYTES).unwrap_or(Piece::none()) } else { Piece::none() };
+    let (answer, seen) = call.send_and_see(&Operation::Open { at, path, flags, mode, umask, into: listed.range });
+    let listed = answer.as_ref().ok().and_then(|answer| FirstEntries::taken(&mut call, listed, answer, seen));
     drop(call);
     if let (Some(absence), Err(error)) = (&absence, &answer) {
         connection.known.keep_error(absence, error, seen);
     }
     let answer = answer?;
+    if let Some((names, seen)) = listed.as_ref().and_then(FirstEntries::all_names)
+        && let Some(question) = Question::names(at, spelled)
+    {
+        connection.known.keep(&question, Told::Names(names), seen); // [KN7]
+    }
     let handle = Handle::of(answer.value).ok_or(Errno::PROTO)?;
     let bytes = answer.attributes.as_ref().map_or(0, |found| found.size_bytes);
-    Ok((File::new(Arc::clone(connection), handle, flags, bytes), answer.attributes))
+    Ok((File::new(Arc::clone(connection), handle, flags, bytes, listed), answer.attributes))
+}
+
+/// Whether who opens with these flags surely wants a directory, and may list it.
+fn lists(flags: i32) -> bool {
+    let flags = OFlags::from_bits_retain(flags.cast_unsigned());
+    let is_only_read = flags & OFlags::ACCMODE == OFlags::RDONLY;
+    is_only_read && flags.contains(OFlags::DIRECTORY) && !flags.intersects(OFlags::PATH | OFlags::CREATE)
 }
 
 /// Where the paths of a call begin, decided when the program runs.

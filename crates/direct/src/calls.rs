@@ -241,7 +241,7 @@ impl Call<'_> {
 
     fn run(&self, operation: Operation<'_>) -> Result<Given> {
         match operation {
-            Operation::Open { at, path, flags, mode, umask } => self.open(at, path, flags, mode, umask),
+            Operation::Open { at, path, flags, mode, umask, .. } => self.open(at, path, flags, mode, umask),
             other => self.run_on_open_files(other).map(Given::from),
         }
     }

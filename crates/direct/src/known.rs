@@ -43,6 +43,8 @@ pub(crate) enum Keeps {
     Nothing,
     /// That the path leads nowhere.
     Absence,
+    /// Where the path leads, with the first entries of a directory ([AHD4] of `calls/ahead.rs`), or that it leads nowhere.
+    Entries,
     /// Everything that paths and rights decide.
     Access,
     /// The attributes as well.
@@ -63,7 +65,11 @@ impl Keeps {
             Operation::Read { handle, into, .. } if into.length <= KEPT_READ_BYTES_MAX => Self::Bytes(*handle),
             Operation::Lend { handle, .. } => Self::Places(*handle),
             Operation::Sync { handle, data_only: true } => Self::Synced(*handle),
-            Operation::Open { flags, .. } if flags & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) == 0 => Self::Absence,
+            Operation::Open { flags, into, .. } if flags & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) == 0 => match into.length
+            {
+                0 => Self::Absence,
+                _ => Self::Entries,
+            },
             _ => Self::Nothing,
         }
     }
@@ -76,13 +82,13 @@ impl Keeps {
                 Some(attributes) => Some(InodeNumber::new(attributes.node)),
                 None => return Seen::default(),
             },
-            (Self::Access | Self::Bytes(_) | Self::Places(_) | Self::Synced(_), Outcome::Done(_)) => None,
+            (Self::Access | Self::Entries | Self::Bytes(_) | Self::Places(_) | Self::Synced(_), Outcome::Done(_)) => None,
             (Self::Attributes | Self::Access, Outcome::Errno(number))
                 if is_one_of(number, &[Errno::NOENT, Errno::NOTDIR, Errno::ACCESS]) =>
             {
                 None
             }
-            (Self::Absence, Outcome::Errno(number)) if is_one_of(number, &[Errno::NOENT]) => None,
+            (Self::Absence | Self::Entries, Outcome::Errno(number)) if is_one_of(number, &[Errno::NOENT]) => None,
             _ => return Seen::default(),
         };
         Seen::of(noted.versions(attributes_of.filter(|_| !mutant::on(Mutant::AttributesNotSeen))))

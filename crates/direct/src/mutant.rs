@@ -54,6 +54,8 @@ pub enum Mutant {
     ForetoldByTheAsked,
     /// [AHD2]: whoever asks about a name is told of all others.
     ForetoldToAll,
+    /// [AHD4]: who may list a directory is told which names are not there, though he may not search it.
+    ListedUnsearched,
     /// [LNS1]: whoever asks for the memory zone for stores gets it.
     StoresForEverybody,
     /// [LNS3]: a lease lasts when its file is closed, or gets other flags.

@@ -16,15 +16,16 @@ use std::time::Duration;
 
 use rustix::fs::AtFlags;
 use tandemfs_client::mutant::{self as client_mutant, Mutant as ClientMutant};
-use tandemfs_client::{Attributes, Errno, Error, Mount, OpenOptions, Options, Tree};
+use tandemfs_client::{Attributes, Directory, Errno, Error, Mount, OpenOptions, Options, Tree};
 use tandemfs_crash::{MemoryDevice, Random, comes_within, rounds_or, seed_or};
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_direct::mutant::{self, Mutant};
 use tandemfs_direct::{Entrants, Limits, Server};
 use tandemfs_format::InodeNumber;
+use tandemfs_fs::mutant::{self as fs_mutant, Mutant as FsMutant};
 use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, make_file_system};
 use tandemfs_protocol::Number;
-use tandemfs_vfs::{At, Capabilities, Credentials, Process, Settings, Subject, Vfs};
+use tandemfs_vfs::{At, Capabilities, Credentials, OpenFile, Process, Settings, Subject, Vfs};
 
 use pages::Pages;
 
@@ -186,6 +187,52 @@ fn stranger() {
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).expect("read");
 }
 
+/// Another user's process: asks for a name that is not there, in a directory that it may list and not search.
+#[test]
+#[ignore = "started by a test"]
+fn searcher() {
+    let socket = std::env::var_os("TANDEMFS_TEST_SOCKET").expect("where");
+    let mount = support::connect_to(socket.as_ref(), "/proc", &Options::default()).expect("let in");
+    let entries: Result<Vec<_>, _> = mount.read_directory("d").expect("opened").collect();
+    assert_eq!(entries.expect("listed").len(), 3, "with dots");
+    let said = mount.attributes("d/absent").err().and_then(|error| error.errno());
+    println!("{}", if said == Some(Errno::ACCESS) { "refused" } else { "told" });
+}
+
+/// [AHD4], by a process of another user, which root alone can start.
+#[test]
+fn who_may_not_search_a_directory_is_not_told_what_is_absent() {
+    /// What a stranger says.
+    fn said() -> String {
+        let scene = scene();
+        scene.vfs.make_directory(&somebody(), At::Root, b"d", 0o744).expect("made");
+        scene.make("d/a");
+        let program = std::env::temp_dir().join(format!("tandemfs-door-search-child-{}", std::process::id())); // where others may run it
+        std::fs::copy(std::env::current_exe().expect("this program"), &program).expect("copied");
+        let output = Command::new(&program)
+            .args(["--ignored", "--exact", "searcher", "--nocapture"])
+            .env("TANDEMFS_TEST_SOCKET", scene.server.socket())
+            .current_dir("/")
+            .uid(65_534)
+            .gid(65_534)
+            .output()
+            .expect("started");
+        std::fs::remove_file(&program).expect("removed");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+    let _alone = alone();
+    if !rustix::process::geteuid().is_root() {
+        println!("not root: no processes of other users");
+        return;
+    }
+    let right = said();
+    assert!(right.contains("refused"), "{right}");
+    mutant::select(Mutant::ListedUnsearched);
+    let wrong = said();
+    mutant::select(Mutant::None);
+    assert!(wrong.contains("told"), "ListedUnsearched escaped: {wrong}");
+}
+
 /// [AHD2], by a process of another user, which root alone can start.
 #[test]
 fn who_may_not_list_a_directory_is_told_of_what_he_asks_for_alone() {
@@ -273,6 +320,69 @@ fn what_has_nothing_extended_is_known_by_its_attributes() {
     println!("{}", caught.expect_err("ExtendedNotSought escaped"));
 }
 
+/// [AHD4]; [FEN1] of the client.
+#[test]
+fn the_first_entries_of_a_directory_come_when_it_is_opened() {
+    let _alone = alone();
+    let scene = scene();
+    scene.vfs.make_directory(&somebody(), At::Root, b"d", 0o755).expect("made");
+    ["d/a", "d/b", "d/c"].iter().for_each(|name| scene.make(name));
+    let listed = |directory: Directory| -> Vec<String> {
+        let mut names: Vec<_> = directory.map(|entry| entry.expect("listed").name().to_str().expect("text").to_owned()).collect();
+        names.sort();
+        names
+    };
+    let all = [".", "..", "a", "b", "c"];
+    // One request opens and lists it, and one closes it.
+    let open_and_list = || assert_eq!(listed(scene.mount.read_directory("d").expect("opened")), all);
+    assert_eq!(scene.requests_of(open_and_list), 2);
+    // Who comes back to the start asks.
+    let twice = || {
+        let mut directory = scene.mount.read_directory("d").expect("opened");
+        let first = directory.next().expect("one").expect("listed");
+        directory.seek(0);
+        assert_eq!(directory.next().expect("one").expect("listed"), first);
+    };
+    assert_eq!(scene.requests_of(twice), 3);
+    // What is there when it is listed counts, not what was when it was opened.
+    let finds_what_was_removed = || {
+        let directory = scene.mount.read_directory("d").expect("opened");
+        scene.vfs.unlink(&somebody(), At::Root, b"d/a").expect("removed");
+        let found = listed(directory).contains(&"a".to_owned());
+        scene.make("d/a");
+        found
+    };
+    assert!(!finds_what_was_removed());
+    client_mutant::select(ClientMutant::EntriesNotCompared);
+    let found = finds_what_was_removed();
+    client_mutant::select(ClientMutant::None);
+    assert!(found, "EntriesNotCompared escaped");
+    // A name that is not among all of them is absent, as long as there is no other.
+    drop(scene.mount.read_directory("d").expect("opened"));
+    let absent = || {
+        ["d/x", "d/y", "d/z"].iter().for_each(|name| assert_eq!(scene.said(name, false), Err(Errno::NOENT)));
+        assert_eq!(scene.mount.open("d/.hidden").err().and_then(|error| error.errno()), Some(Errno::NOENT));
+        assert_eq!(scene.mount.access("d/w", 4, false).err().and_then(|error| error.errno()), Some(Errno::NOENT));
+    };
+    assert_eq!(scene.requests_of(absent), 0);
+    scene.make("d/x");
+    assert!(scene.said("d/x", false).is_ok());
+    assert_eq!(scene.said("d/y", false), Err(Errno::NOENT));
+    scene.vfs.unlink(&somebody(), At::Root, b"d/x").expect("removed");
+    assert_eq!(scene.said(&format!("d/{}", "x".repeat(90)), false), Err(Errno::NOENT));
+    // Of a directory with more than that the rest is asked for, and each name comes once.
+    (0..500).for_each(|number| scene.make(&format!("d/a-long-name-of-a-file-{number}")));
+    let finds_all = |spelled: &str| {
+        assert_eq!(listed(scene.mount.read_directory(spelled).expect("opened")).len(), all.len() + 500);
+        (0..500).all(|number| scene.said(&format!("{spelled}/a-long-name-of-a-file-{number}"), false).is_ok())
+    };
+    assert!(finds_all("d"));
+    client_mutant::select(ClientMutant::PartsCountAsAll);
+    let found = finds_all("d/."); // of which nothing is known
+    client_mutant::select(ClientMutant::None);
+    assert!(!found, "PartsCountAsAll escaped");
+}
+
 #[test]
 fn who_does_not_want_to_keep_answers_asks() {
     let _alone = alone();
@@ -309,6 +419,18 @@ fn change(scene: &Scene, random: &mut Random) {
     }
 }
 
+const DIRECTORIES: [&str; 4] = [".", "a", "b", "a/b"];
+
+/// Entries of a directory as `vfs` lists them.
+fn true_entries(vfs: &Vfs, directory: &OpenFile) -> Result<Vec<(String, u64)>, Option<Errno>> {
+    let mut entries = Vec::new();
+    let listed = vfs.read_directory_behind(directory, 0, &mut |entry| {
+        entries.push((String::from_utf8_lossy(entry.name).into_owned(), entry.inode.get()));
+        true
+    });
+    listed.map(|()| entries).map_err(|refused| refused.errno())
+}
+
 /// Returns which part of the answers nobody was asked for.
 fn play(seed: u64) -> Result<f64, String> {
     let (scene, mut random) = (scene(), Random::new(seed));
@@ -316,7 +438,33 @@ fn play(seed: u64) -> Result<f64, String> {
     let before = scene.served();
     let mut changes = 0;
     for step in 0..300 {
-        changes += scene.requests_of(|| change(&scene, &mut random));
+        // Directories that are opened before a change, with their entries, and listed behind it.
+        let mut opened = Vec::new();
+        changes += scene.requests_of(|| {
+            for path in DIRECTORIES.into_iter().filter(|_| random.one_in(2)) {
+                let directory = scene.mount.read_directory(path).ok();
+                let same = scene.vfs.open(&somebody(), At::Root, path.as_bytes(), libc::O_RDONLY | libc::O_DIRECTORY, 0).ok();
+                opened.extend(directory.zip(same).map(|(directory, same)| (path, directory, same)));
+            }
+            change(&scene, &mut random);
+        });
+        let mut wrong = None;
+        changes += scene.requests_of(|| {
+            for (path, directory, same) in opened {
+                let said: Result<Vec<_>, _> = directory
+                    .map(|entry| {
+                        entry.map(|entry| (entry.name().to_string_lossy().into_owned(), entry.inode())).map_err(|error| error.errno())
+                    })
+                    .collect();
+                let truth = true_entries(&scene.vfs, &same);
+                if said != truth {
+                    wrong = Some(format!("seed {seed}, step {step}, entries of {path}: {said:?} was said, {truth:?} is so"));
+                }
+            }
+        });
+        if let Some(wrong) = wrong {
+            return Err(wrong);
+        }
         for (path, follows) in PATHS.into_iter().flat_map(|path| [(path, true), (path, false)]) {
             asked += 1;
             let (said, truth) = (scene.said(path, follows), scene.truth(path, follows));
@@ -342,7 +490,13 @@ fn what_clients_say_is_so() {
         mutant::select(Mutant::None);
         println!("{}", found.unwrap_or_else(|| panic!("{bug:?} escaped")));
     }
-    for bug in [ClientMutant::FlagsNotAsked, ClientMutant::AnswersNotCompared, ClientMutant::AheadFlagsLost] {
+    fs_mutant::select(FsMutant::EntriesNotRaised);
+    let found = (0..20).find_map(|seed| play(seed).err());
+    fs_mutant::select(FsMutant::None);
+    println!("{}", found.expect("EntriesNotRaised escaped"));
+    let bugs =
+        [ClientMutant::FlagsNotAsked, ClientMutant::AnswersNotCompared, ClientMutant::EntriesNotCompared, ClientMutant::AheadFlagsLost];
+    for bug in bugs {
         client_mutant::select(bug);
         let found = (0..20).find_map(|seed| play(seed).err());
         client_mutant::select(ClientMutant::None);

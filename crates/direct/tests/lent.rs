@@ -31,7 +31,7 @@ use tandemfs_direct::mutant::{self, Mutant};
 use tandemfs_direct::{Entrants, Limits, Server};
 use tandemfs_format::InodeNumber;
 use tandemfs_protocol::{Handle, Hello, Number, Operation, Outcome, Place, Text};
-use tandemfs_ring::Client;
+use tandemfs_ring::{Client, Range};
 use tandemfs_vfs::{At, OpenFile, Settings, Subject, Vfs};
 
 use greeting::{greeted, socket_to};
@@ -381,7 +381,8 @@ fn who_has_no_zone_is_told_nothing() {
         let client = Client::map(arena.as_fd(), words.as_fd(), descriptors.next(), Some(socket)).expect("mapped");
         assert!(descriptors.next().is_none(), "a descriptor more");
         let mut slot = client.slot().expect("a slot");
-        let open = Operation::Open { at: Place::Root, path: Text::Here(b"f"), flags: libc::O_RDONLY, mode: 0, umask: 0 };
+        let open =
+            Operation::Open { at: Place::Root, path: Text::Here(b"f"), flags: libc::O_RDONLY, mode: 0, umask: 0, into: Range::default() };
         let opened = slot.call(&open.encode().expect("short")).expect("answered");
         let handle = Handle::of(opened.value).expect("a handle");
         let into = client.buffer(4096).expect("room").range();

@@ -321,6 +321,8 @@ pub enum Mutant {
     AttributesNotRaised,
     /// The version of a name is not raised ([VS1]).
     NameNotRaised,
+    /// [VS7] of `versions.rs`: the version of a directory's entries is not raised.
+    EntriesNotRaised,
     /// The version of a file's bytes is not raised ([VS1]).
     BytesNotRaised,
     /// [VS6] of `versions.rs`: a file that is mapped counts as synced.

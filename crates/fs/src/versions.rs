@@ -2,7 +2,7 @@
 //! can be asked which things it has read.
 //!
 //! A thing is the rights of an inode (all that a walk through it is decided by: type, mode, owner, access list, parent, whether it has names),
-//! its attributes (what `stat` shows), its bytes, one name in one directory, or everything there is.
+//! its attributes (what `stat` shows), its bytes, one name in one directory, the entries of a directory, or everything there is.
 //!
 //! [VS1] A version is raised where the change enters its transaction, which is under the exclusive lock of the inode that the thing belongs to,
 //!       and the lock is kept until the change can be seen. Every change of an inode passes `InCoreInode::put`, every change of a name one of
@@ -17,6 +17,8 @@
 //! [VS6] That a file has nothing left to be synced depends on its bytes, and is not kept of a file that is mapped. The version is noted before the
 //!       look for mappings, and a new mapping raises it behind its pin: so whoever missed the pin has the older version.
 //! [VS5] Places of bytes in the memory zone have versions of their own, a window of a file each ([LM1]–[LM5] of `data/lent.rs`).
+//! [VS7] The entries of a directory have a version of their own, which each change of one of its names raises with that of the name: its attributes are the
+//!       same behind two changes within one tick of the clock. What else a listing shows (`..`, that there is one) is of its rights.
 //! [VS3] A transaction that fails afterwards has raised versions for nothing, which costs those who keep answers a question.
 
 use std::cell::{Cell, RefCell};
@@ -50,6 +52,8 @@ enum Thing {
     AllPlaces(InodeNumber),
     /// A name by its hash, in a directory.
     Name(InodeNumber, u32),
+    /// Which names a directory has, and where they lead.
+    Entries(InodeNumber),
 }
 
 impl Thing {
@@ -62,6 +66,7 @@ impl Thing {
             Self::Bytes(inode) => (inode.get(), 4),
             Self::AllPlaces(inode) => (inode.get(), 5),
             Self::Places(inode, window) => (inode.get(), window << 3 | 6),
+            Self::Entries(inode) => (inode.get(), 7),
             Self::Name(inode, hash) => (inode.get(), u64::from(hash) << 32 | 3),
         };
         inode.wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(29) ^ which.wrapping_mul(0x94d0_49bb_1331_11eb)
@@ -190,6 +195,9 @@ impl Published {
         if !on(Mutant::NameNotRaised) {
             self.raise(Thing::Name(directory, hash));
         }
+        if !on(Mutant::EntriesNotRaised) {
+            self.raise(Thing::Entries(directory)); // [VS7]
+        }
     }
 
     /// Something changes that any answer may depend on, and is not read from the file system.
@@ -259,6 +267,12 @@ impl Published {
     #[inline]
     pub(crate) fn note_name(&self, directory: InodeNumber, hash: impl FnOnce() -> u32) {
         self.note(|| Thing::Name(directory, hash()));
+    }
+
+    /// The entries of a directory are listed; the caller has its lock until they are ([VS2], [VS7]).
+    pub(crate) fn note_entries(&self, directory: InodeNumber) {
+        self.note_rights(directory);
+        self.note(|| Thing::Entries(directory));
     }
 
     /// Runs an operation, and hands its result on with what it has read. Calls do not nest. Nothing is noted where nothing is published.

@@ -71,7 +71,8 @@ pub(crate) unsafe fn by_path_or_not<T>(
     by_begun(settings, call, kind, descriptor, &begun, work)
 }
 
-fn by_begun<T>(
+/// As [`by_path_or_not`], where it was asked before where the path begins.
+pub(crate) fn by_begun<T>(
     settings: &'static Settings,
     call: Call,
     kind: Kind,
@@ -86,6 +87,22 @@ fn by_begun<T>(
     done.or_else(|| descriptions::real_directory(descriptor).map(Err))
 }
 
+/// What is known of a path without entering ([PRL21]).
+fn known(begun: &Begun<'_>, flags: AtFlags) -> Option<std::result::Result<Attributes, Errno>> {
+    let known_start = match begun.at {
+        At::Root => KnownStart::ROOT,
+        At::Directory(_, inode) => outside::directory(inode)?,
+        At::Placeholder(_) => return None, // whose number has to be looked up inside
+    };
+    outside::attributes(known_start, begun.path, flags)
+}
+
+/// Whether it is known that a path leads nowhere: then nothing can be opened there that is not made ([PRL21]).
+pub(crate) fn is_known_absent(begun: &Begun<'_>, follows: bool) -> bool {
+    let flags = if follows { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+    matches!(known(begun, flags), Some(Err(Errno::NOENT)))
+}
+
 /// The attributes of what is at a path, with flags of fstatat(2): known ones without entering ([PRL21]).
 ///
 /// # Safety
@@ -94,12 +111,7 @@ pub(crate) unsafe fn attributes(call: Call, named: Named, flags: AtFlags) -> Opt
     let settings = settings::get()?;
     // SAFETY: the caller's text.
     let begun = unsafe { start::of(settings, named.0, named.1) }?;
-    let known_start = match begun.at {
-        At::Root => Some(KnownStart::ROOT),
-        At::Directory(_, inode) => outside::directory(inode),
-        At::Placeholder(_) => None, // whose number has to be looked up inside
-    };
-    if let Some(told) = known_start.and_then(|start| outside::attributes(start, begun.path, flags)) {
+    if let Some(told) = known(&begun, flags) {
         count(call, Way::Door);
         return Some(told);
     }

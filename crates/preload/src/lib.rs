@@ -75,7 +75,7 @@
 //! [PRL21] *What is known is told outside* (`outside.rs`). The attributes of a name that the client knows are given after the kernel has said where the path
 //!       begins, without entering: who reads them holds nothing, so he may be interrupted, or leave, at any moment. They are shown only while all code
 //!       calls the kernel by libc ([PRL16]), so that every change of ids is seen, also one by a process that has this memory: what is shown is
-//!       withdrawn first. A forked child finds nothing.
+//!       withdrawn first. A forked child finds nothing. So is that a path leads nowhere, to who opens it.
 //!
 //! A panic ends the program with its sentence, as it does at every `extern "C"` function.
 //!

@@ -116,7 +116,10 @@ impl<'a> Operation<'a> {
             Number::Nothing => Self::Nothing,
             Number::SyncFileSystem => Self::SyncFileSystem,
             Number::FileSystemSpace => Self::FileSystemSpace { into: request.ranges[0] },
-            Number::Open => Self::Open { at, path: from.path(0)?, flags: from.flags(), mode: from.mode()?, umask: from.umask()? },
+            Number::Open => {
+                let (mode, umask) = (from.mode()?, from.umask()?);
+                Self::Open { at, path: from.path(0)?, flags: from.flags(), mode, umask, into: request.ranges[1] }
+            }
             Number::Unlink => Self::Unlink { at, path: from.path(0)? },
             Number::RemoveDirectory => Self::RemoveDirectory { at, path: from.path(0)? },
             Number::MakeDirectory => Self::MakeDirectory { at, path: from.path(0)?, mode: from.mode()?, umask: from.umask()? },

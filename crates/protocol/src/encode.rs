@@ -127,8 +127,9 @@ impl Operation<'_> {
     fn put<'a>(&'a self, to: &mut Encoder<'_, 'a>) {
         match *self {
             Self::Nothing | Self::SyncFileSystem => {}
-            Self::Open { at, path, flags, mode, umask } => {
+            Self::Open { at, path, flags, mode, umask, into } => {
                 to.path(0, at, path);
+                to.buffer(1, into);
                 to.request.flags = flags.cast_unsigned();
                 to.argument(argument::MODE, mode.into());
                 to.argument(argument::UMASK, umask.into());

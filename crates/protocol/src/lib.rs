@@ -43,7 +43,7 @@ pub use ahead::{Ahead, AheadWriter, Foretold};
 pub use answer::{Crossed, Outcome, Why};
 pub use greeting::{GREETING_BYTES, Hello, HelloError, Reception, Refusal, StorePlace, Welcome, ZonePlace};
 pub use lent::{LENT_RANGE_BYTES, LENT_RANGES_MAX, LENT_WINDOW_BYTES, LentRange, MAPPED_RANGES_MAX};
-pub use listing::{EntryWriter, LISTED_BYTES_MAX, Listed, Listing};
+pub use listing::{EntryWriter, FirstListed, LISTED_BYTES_MAX, Listed, Listing};
 pub use number::Number;
 pub use operation::{Handle, Offset, Operation, Place, Subject, TimeToSet, Unless, Whence};
 pub use space::{SPACE_BYTES, Space};

@@ -22,6 +22,28 @@ pub struct Listed<'a> {
     pub name: &'a [u8],
 }
 
+/// The first entries of a directory, which come with the answer to an open: 0 number of their bytes (4), 4 whether they are all (1), zero (3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FirstListed {
+    /// Number of bytes.
+    pub bytes: u32,
+    /// There are no others.
+    pub are_all: bool,
+}
+
+impl FirstListed {
+    /// As the number in an answer.
+    pub fn encode(self) -> u64 {
+        u64::from(self.bytes) | u64::from(self.are_all) << 32
+    }
+
+    /// From such a number; none where no entries came, or nothing that a daemon says.
+    pub fn decode(number: u64) -> Option<Self> {
+        let (bytes, are_all) = (number as u32, number >> 32);
+        (bytes > 0 && are_all <= 1).then_some(Self { bytes, are_all: are_all == 1 })
+    }
+}
+
 /// Collects entries up to a length.
 #[derive(Debug)]
 pub struct EntryWriter {
@@ -100,5 +122,18 @@ impl<'a> Iterator for Listing<'a> {
             self.0 = &[];
         }
         Some(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_came_first_survives_its_number() {
+        for first in [FirstListed { bytes: 1, are_all: false }, FirstListed { bytes: u32::MAX, are_all: true }] {
+            assert_eq!(FirstListed::decode(first.encode()), Some(first));
+        }
+        assert!([0, 1 << 32, 1 | 1 << 33, u64::MAX].iter().all(|number| FirstListed::decode(*number).is_none()));
     }
 }

@@ -92,13 +92,16 @@ pub enum Whence {
 pub enum Operation<'a> {
     /// Nothing.
     Nothing,
-    /// Returns the handle, and the file's attributes.
+    /// Returns the handle, and the file's attributes. Of a directory that may be listed and searched, if `into` is not empty, its first
+    /// entries, as [`Operation::ReadDirectory`] does, with a [`crate::FirstListed`] in [`tandemfs_ring::Answer::further`]: 0 where they cannot be had at once.
+    /// They are right as long as the answer is.
     Open {
         at: Place,
         path: Text<'a>,
         flags: i32,
         mode: u32,
         umask: u16,
+        into: Range,
     },
     /// The handle ends, whatever is returned.
     Close {

@@ -26,8 +26,8 @@ fn operations() -> Vec<Operation<'static>> {
     let at = |seconds, nanoseconds| TimeToSet::At { seconds, nanoseconds };
     vec![
         Operation::Nothing,
-        Operation::Open { at: open, path: there, flags: 0o2_102, mode: 0o7777, umask: 0o777 },
-        Operation::Open { at: root, path: Text::Here(b""), flags: i32::MIN, mode: u32::MAX, umask: 0 },
+        Operation::Open { at: open, path: there, flags: 0o2_102, mode: 0o7777, umask: 0o777, into: OTHER },
+        Operation::Open { at: root, path: Text::Here(b""), flags: i32::MIN, mode: u32::MAX, umask: 0, into: Range::default() },
         Operation::Close { handle: handle(1) },
         Operation::Read { handle: handle(9), offset: -1, into: RANGE, unless: Unless { cached: true, grows: false } },
         Operation::Write { handle: handle(9), offset: i64::MAX, from: OTHER, flags: 0x30, unless: Unless { cached: false, grows: true } },
@@ -120,7 +120,7 @@ fn what_no_program_sends_is_refused() {
         change(&mut request);
         Operation::decode(&request).map(|operation| operation.number())
     };
-    let open = Operation::Open { at: Place::Root, path: Text::Here(b"x"), flags: 0, mode: 0, umask: 0 };
+    let open = Operation::Open { at: Place::Root, path: Text::Here(b"x"), flags: 0, mode: 0, umask: 0, into: Range::default() };
     let owner = Operation::ChangeOwner { subject: Subject::Open(handle(1)), user: Some(1), group: Some(2) };
     let times = Operation::SetTimes { subject: Subject::Open(handle(1)), accessed: TimeToSet::Now, modified: TimeToSet::Now };
     let copy = Operation::CopyRange { from: (handle(1), 0), to: (handle(2), 0), length: 1, flags: 0 };

@@ -82,6 +82,23 @@ impl Seen {
         seen
     }
 
+    /// What depends on both; none if one of them is, or they are too many.
+    pub fn and(&self, other: &Self) -> Self {
+        let (first, second) = (self.parts(), other.parts());
+        if self.is_none() || other.is_none() {
+            return Self::default();
+        }
+        let Some(into) = (first.0.len() + second.0.len() <= SEEN_MAX).then(|| first.0.iter().chain(second.0)) else {
+            return Self::default();
+        };
+        let mut both = Self { sum: first.1.wrapping_add(second.1), ..Self::default() };
+        for (place, index) in both.indexes.iter_mut().zip(into) {
+            *place = *index;
+            both.count += 1;
+        }
+        both
+    }
+
     /// Whether an answer without any: it is not to be kept.
     pub fn is_none(&self) -> bool {
         self.count == 0
@@ -248,6 +265,18 @@ mod tests {
             assert!(Mapping::new(again.as_fd(), BYTES, true).is_err(), "a writable mapping of what was opened anew");
             assert!(rustix::io::pwrite(&again, &[1], WORDS_OFFSET as u64).is_err(), "a write");
         }
+    }
+
+    #[test]
+    fn what_depends_on_two_answers_depends_on_all_their_words() {
+        let (words, versions) = both();
+        let seen = |things: std::ops::Range<u64>| Seen::of(things.map(|thing| words.current(thing)));
+        let (two, both) = (seen(3..5), seen(1..3).and(&seen(2..5)));
+        assert!(versions.agree(&both) && both.parts().0.len() == 5, "one of them twice");
+        assert!(two.and(&Seen::default()).is_none() && Seen::default().and(&two).is_none());
+        assert!(seen(0..SEEN_MAX as u64 - 1).and(&two).is_none() && !seen(0..SEEN_MAX as u64 - 2).and(&two).is_none(), "too many");
+        words.raise(1);
+        assert!(!versions.agree(&both));
     }
 
     #[test]

@@ -109,6 +109,8 @@ enum Asked {
     /// A path that begins in an open directory, or the open file itself.
     Below(usize, usize),
     Open(usize),
+    /// All entries of an open directory.
+    List(usize),
     /// A read of an open file, and where.
     Read(usize, u64),
 }
@@ -117,6 +119,7 @@ enum Asked {
 enum Told {
     Attributes(String),
     Bytes(Vec<u8>),
+    Entries(Vec<(u64, u8, Vec<u8>)>),
     Allowed,
     Errno(Errno),
     /// Not to be kept.
@@ -131,6 +134,16 @@ fn told<T>(result: Result<T>, say: impl FnOnce(T) -> Told) -> Told {
             _ => Told::Other,
         },
     }
+}
+
+/// All entries of a directory: inode, type, name.
+fn listed(vfs: &Vfs, directory: &OpenFile) -> Result<Vec<(u64, u8, Vec<u8>)>> {
+    let mut entries = Vec::new();
+    vfs.read_directory_behind(directory, 0, &mut |entry| {
+        entries.push((entry.inode.get(), entry.file_type, entry.name.to_vec()));
+        true
+    })?;
+    Ok(entries)
 }
 
 /// Where versions are, and which they were.
@@ -225,7 +238,7 @@ impl Played {
         if self.open.len() > 6 {
             let gone = random.below(self.open.len() as u64) as usize;
             drop(self.open.remove(gone));
-            self.kept.retain(|(_, asked), _| !matches!(asked, Asked::Below(..) | Asked::Open(_) | Asked::Read(..)));
+            self.kept.retain(|(_, asked), _| !matches!(asked, Asked::Below(..) | Asked::Open(_) | Asked::List(_) | Asked::Read(..)));
         }
     }
 
@@ -247,6 +260,10 @@ impl Played {
                 let (result, noted) = noting(vfs, || vfs.read_at(&self.open[open], offset as i64, &mut bytes));
                 (told(result, |length| Told::Bytes(bytes[..length].to_vec())), noted.versions(None).collect())
             }
+            Asked::List(open) => {
+                let (result, noted) = noting(vfs, || listed(vfs, &self.open[open]));
+                (told(result, Told::Entries), noted.versions(None).collect())
+            }
             Asked::Access(path, mode) => {
                 let subject = Subject::followed(ROOT, PATHS[path]);
                 let (result, noted) = noting(vfs, || vfs.access(process, subject, mode, true));
@@ -262,7 +279,7 @@ impl Played {
         });
         let by_open = (0..self.open.len()).flat_map(|open| {
             let reads = [0, 300, 4000, 8000].map(|offset| Asked::Read(open, offset));
-            [Asked::Open(open), Asked::Below(open, 0), Asked::Below(open, 12)].into_iter().chain(reads)
+            [Asked::Open(open), Asked::List(open), Asked::Below(open, 0), Asked::Below(open, 12)].into_iter().chain(reads)
         });
         let all: Vec<Asked> = by_path.chain(by_open).collect();
         for (user, asked) in (0..3).flat_map(|user| all.iter().map(move |asked| (user, *asked))) {
@@ -327,7 +344,9 @@ fn what_is_known_is_so() {
 #[test]
 fn a_version_that_is_not_raised_is_found() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    for bug in [Mutant::RightsNotRaised, Mutant::AttributesNotRaised, Mutant::NameNotRaised, Mutant::BytesNotRaised] {
+    let bugs =
+        [Mutant::RightsNotRaised, Mutant::AttributesNotRaised, Mutant::NameNotRaised, Mutant::EntriesNotRaised, Mutant::BytesNotRaised];
+    for bug in bugs {
         mutant::select(bug);
         let found = (0..50).find_map(|seed| play(seed, 100, usize::MAX).err());
         mutant::select(Mutant::None);
@@ -335,41 +354,69 @@ fn a_version_that_is_not_raised_is_found() {
     }
 }
 
-/// A thread lets a file grow; others say what they know of its size, or look. Nobody says less than anybody has said before.
-fn grown(rounds: u64) -> std::result::Result<u64, String> {
+/// What a thread lets grow, and how others learn how far.
+#[derive(Debug, Clone, Copy)]
+enum Grows {
+    /// The size of a file, by its attributes.
+    Size,
+    /// The number that is the only name of a directory, by its entries.
+    Name,
+}
+
+/// A thread lets something grow; others say what they know of it, or look. Nobody says less than anybody has said before.
+fn grown(what: Grows, rounds: u64) -> std::result::Result<u64, String> {
     let (vfs, table) = (empty(), Table::new(usize::MAX));
     assert!(vfs.file_system().publish(Box::new(Publishing(Arc::clone(&table)))));
     let file = support::file(&vfs, &root(), b"f", 0o644);
+    vfs.make_directory(&root(), ROOT, b"d", 0o755).expect("made");
+    drop(support::file(&vfs, &root(), b"d/0", 0o644));
+    let directory = vfs.open(&root(), ROOT, b"d", libc::O_RDONLY, 0).expect("opened");
+    let look = || -> std::result::Result<(u64, Places), String> {
+        let failed = |refused| format!("{refused:?}");
+        Ok(match what {
+            Grows::Size => {
+                let (result, noted) = noting(&vfs, || vfs.stat(&root(), Subject::Open(&file)));
+                let found = result.map_err(failed)?;
+                (found.size, noted.versions(Some(found.inode)).collect())
+            }
+            Grows::Name => {
+                let (result, noted) = noting(&vfs, || listed(&vfs, &directory));
+                let found = result.map_err(failed)?;
+                let numbers: Vec<u64> = found.iter().filter_map(|(_, _, name)| std::str::from_utf8(name).ok()?.parse().ok()).collect();
+                let [number] = numbers[..] else { return Err(format!("{numbers:?} are there at once")) };
+                (number, noted.versions(None).collect())
+            }
+        })
+    };
+    let grow = |to: u64| match what {
+        Grows::Size => vfs.truncate(&root(), Subject::Open(&file), to as i64),
+        Grows::Name => vfs.rename(&root(), (ROOT, format!("d/{}", to - 1).as_bytes()), (ROOT, format!("d/{to}").as_bytes()), 0),
+    };
     let (floor, ends) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let readers = [0, 1].map(|_| {
             scope.spawn(|| {
-                let (mut known, mut right) = (None::<(u64, Vec<(u32, u64)>)>, 0);
+                let (mut known, mut right) = (None::<(u64, Places)>, 0);
                 while !ends.load(SeqCst) {
                     let least = floor.load(SeqCst);
-                    let size = match &known {
-                        Some((size, seen)) if table.agree(seen) => {
+                    let said = match &known {
+                        Some((said, seen)) if table.agree(seen) => {
                             right += 1;
-                            *size
+                            *said
                         }
-                        _ => {
-                            let (result, noted) = noting(&vfs, || vfs.stat(&root(), Subject::Open(&file)));
-                            let found = result.map_err(|refused| format!("{refused:?}"))?;
-                            known = Some((found.size, noted.versions(Some(found.inode)).collect()));
-                            found.size
-                        }
+                        _ => known.insert(look()?).0,
                     };
-                    if size < least {
-                        return Err(format!("{size} bytes, but {least} were seen before"));
+                    if said < least {
+                        return Err(format!("{said} is said, but {least} was seen before"));
                     }
-                    floor.fetch_max(size, SeqCst);
+                    floor.fetch_max(said, SeqCst);
                 }
                 Ok(right)
             })
         });
-        for size in 1..=rounds {
-            vfs.truncate(&root(), Subject::Open(&file), size as i64).map_err(|refused| format!("{refused:?}"))?;
-            floor.fetch_max(size, SeqCst);
+        for to in 1..=rounds {
+            grow(to).map_err(|refused| format!("{refused:?}"))?;
+            floor.fetch_max(to, SeqCst);
         }
         ends.store(true, SeqCst);
         let mut all = 0;
@@ -383,10 +430,12 @@ fn grown(rounds: u64) -> std::result::Result<u64, String> {
 #[test]
 fn nobody_says_what_was_before_while_threads_change_it() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let right = grown(rounds_or(20_000)).expect("right");
-    println!("{right} answers were known");
-    mutant::select(Mutant::NotedBehindLock);
-    let found = (0..100).find_map(|_| grown(20_000).err());
-    mutant::select(Mutant::None);
-    println!("{}", found.expect("NotedBehindLock escaped"));
+    for what in [Grows::Size, Grows::Name] {
+        let right = grown(what, rounds_or(20_000)).expect("right");
+        println!("{what:?}: {right} answers were known");
+        mutant::select(Mutant::NotedBehindLock);
+        let found = (0..100).find_map(|_| grown(what, 20_000).err());
+        mutant::select(Mutant::None);
+        println!("{}", found.unwrap_or_else(|| panic!("{what:?}: NotedBehindLock escaped")));
+    }
 }

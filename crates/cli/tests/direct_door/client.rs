@@ -135,7 +135,7 @@ impl Door {
     }
 
     pub fn open(&mut self, path: &str, flags: i32, mode: u32) -> Result<Handle> {
-        let open = Operation::Open { at: Place::Root, path: Text::Here(path.as_bytes()), flags, mode, umask: 0o22 };
+        let open = Operation::Open { at: Place::Root, path: Text::Here(path.as_bytes()), flags, mode, umask: 0o22, into: Range::default() };
         Ok(Handle::of(self.call(&open)?.value).expect("a handle"))
     }
 

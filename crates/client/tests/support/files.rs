@@ -112,7 +112,7 @@ impl Answers for Files {
     fn answer(&mut self, operation: &Operation<'_>, ticket: &Ticket) -> Reply {
         match *operation {
             Operation::Nothing | Operation::Sync { .. } | Operation::SyncFileSystem => done(0),
-            Operation::Open { at, path, flags, mode, umask } => {
+            Operation::Open { at, path, flags, mode, umask, .. } => {
                 let path = self.path(at, text(path, ticket));
                 self.open(path, flags, mode & !u32::from(umask))
             }

@@ -1,15 +1,18 @@
 //! Answers ahead of their questions: a stat of a name brings those of further names of its directory, for programs that ask about all of them
-//! (`ls -l`, `git status`, `find -size`). The client keeps them as if it had asked.
+//! (`ls -l`, `git status`, `find -size`). The client keeps them as if it had asked. And who opens a directory gets its first entries.
 //!
 //! [AHD1] Each answer is made as that to a question of its own: by the whole path, with the rights of the client, and noted by itself ([KNW1]).
 //!        That the directory had the name a moment before is a hint.
 //! [AHD2] Who may not list the directory is told of no name in it.
 //! [AHD3] Nobody waits for them: at most [`NAMES`], and none that cannot be answered at once. What fails is left out.
+//! [AHD4] Entries are noted where they are listed ([VS7] of the file system), behind all that the path of the open has met: who finds all of it as it was
+//!        knows that the path leads to a directory with these names. They come to who may also search it, so that a name which is not among all of them
+//!        is absent for him. A listing that failed is not known.
 
 use rustix::io::Errno;
-use tandemfs_protocol::{AheadWriter, Foretold, Operation, Outcome, Subject as Named};
+use tandemfs_protocol::{AheadWriter, EntryWriter, FirstListed, Foretold, Handle, Listed, Operation, Outcome, Subject as Named};
 use tandemfs_ring::{Answer, Range, Seen};
-use tandemfs_vfs::{Process, Result, Subject, no_wait};
+use tandemfs_vfs::{Process, QUICK_ENTRIES, Result, Subject, no_wait};
 
 use super::{Call, Served, shown, transfer, with_attributes};
 use crate::known::Keeps;
@@ -17,6 +20,8 @@ use crate::mutant::{self, Mutant};
 
 /// Most names of one answer: as much work as the poller does for one request.
 const NAMES: usize = 32;
+/// Most entries that come with an open: fewer than a call lists without waiting.
+const ENTRIES: u32 = QUICK_ENTRIES - 2;
 
 /// A name of a directory, and behind which cookie the next one stands.
 struct Next {
@@ -27,13 +32,49 @@ struct Next {
 impl Call<'_> {
     /// Adds answers about other names to that of a stat. The caller is in no other scope that notes or does not wait.
     pub(super) fn with_answers_ahead(&self, operation: &Operation<'_>, served: Served) -> Served {
-        let (Operation::StatAhead { subject, cookie, into }, Outcome::Done(answer)) = (*operation, &served.outcome) else { return served };
+        let Outcome::Done(answer) = &served.outcome else { return served };
         if !self.client.knows_versions {
             return served;
         }
-        let (ahead, _nothing_is_owed) = no_wait(|| self.ahead(subject, cookie, into, served.seen));
-        let Ok((bytes, next)) = ahead else { return served };
-        Served { outcome: Outcome::Done(Answer { value: bytes, further: next, ..*answer }), ..served }
+        let answer = match *operation {
+            Operation::StatAhead { subject, cookie, into } => {
+                let (ahead, _nothing_is_owed) = no_wait(|| self.ahead(subject, cookie, into, served.seen));
+                let Ok((bytes, next)) = ahead else { return served };
+                Answer { value: bytes, further: next, ..*answer }
+            }
+            Operation::Open { into, .. } if into.length > 0 => {
+                let (Some(handle), Some(of_open)) = (Handle::of(answer.value), served.seen) else { return served };
+                let listed = self.vfs.file_system().noting(
+                    || no_wait(|| self.first_entries(handle, into)).0,
+                    |listed, noted| listed.map(|first| (first, Seen::of(noted.versions(None)))),
+                );
+                let (first, seen) = match listed {
+                    Ok((first, seen)) => (first.encode(), of_open.and(&seen)),
+                    Err(_) => (0, Seen::default()),
+                };
+                let outcome = Outcome::Done(Answer { further: first, ..*answer });
+                return Served { outcome, seen: Some(seen), ..served };
+            }
+            _ => return served,
+        };
+        Served { outcome: Outcome::Done(answer), ..served }
+    }
+
+    /// Writes the first entries of a directory that was opened ([AHD4]).
+    fn first_entries(&self, handle: Handle, into: Range) -> Result<FirstListed> {
+        let (file, process) = (self.file(handle)?, self.client.process());
+        if !mutant::on(Mutant::ListedUnsearched) {
+            self.vfs.access(&process, Subject::Open(&file), libc::X_OK.cast_unsigned(), true)?;
+        }
+        let (mut writer, mut are_all, mut count) = (EntryWriter::new(transfer(into)?), true, 0);
+        self.vfs.read_directory_behind(&file, 0, &mut |entry| {
+            let listed = Listed { inode: entry.inode.get(), cookie: entry.cookie, kind: entry.file_type, name: entry.name };
+            are_all = count < ENTRIES && writer.push(&listed);
+            count += 1;
+            are_all
+        })?;
+        let bytes = self.put(into, writer.bytes())?.value;
+        Ok(FirstListed { bytes: bytes as u32, are_all })
     }
 
     /// Writes answers; returns the number of their bytes, and the cookie behind which the next ones are, 0 at the end.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tandemfs_device::{Mapping, StoreZone};
 use tandemfs_protocol::{Handle, Hello, LentRange, Operation, Outcome, Place, StoreLease, StorePlace, Text, ZonePlace};
-use tandemfs_ring::{Answer, Client, LeaseToken, Leases, Slot};
+use tandemfs_ring::{Answer, Client, LeaseToken, Leases, Range, Slot};
 
 use crate::greeting::{greeted, socket_to};
 
@@ -40,7 +40,8 @@ impl Raw {
         let bell = if descriptors.len() > 3 { Some(descriptors.remove(2)) } else { None };
         let client = Client::map(descriptors[0].as_fd(), descriptors[1].as_fd(), bell, Some(socket)).expect("mapped");
         let mut slot = client.slot().expect("a slot");
-        let open = Operation::Open { at: Place::Root, path: Text::Here(b"f"), flags: libc::O_RDWR, mode: 0, umask: 0 };
+        let open =
+            Operation::Open { at: Place::Root, path: Text::Here(b"f"), flags: libc::O_RDWR, mode: 0, umask: 0, into: Range::default() };
         let handle = Handle::of(answered(&mut slot, &open).expect("opened").value).expect("a handle");
         let (map, leases) = (zone.map().expect("mapped"), Leases::map(words.as_fd()).expect("mapped"));
         Self { slot, client, handle, zone, map, words, leases }

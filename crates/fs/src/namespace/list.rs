@@ -6,6 +6,8 @@ use tandemfs_format::inode::file_type;
 
 use crate::error::Result;
 use crate::file_system::FileSystem;
+use crate::inodes::InCoreInode;
+use crate::mutant::{Mutant, on};
 use crate::statistics::counted;
 use crate::types::DirectoryEntry;
 use crate::wait::may_wait;
@@ -18,7 +20,7 @@ const FIRST_SLOT: u64 = 3;
 
 impl FileSystem {
     /// Visits the entries after `cookie` (0 = from the start), `.` and `..` first, until `visit` returns false; that entry counts as not
-    /// taken. The directory is locked meanwhile: `visit` must not call the file system.
+    /// taken. The directory is locked meanwhile: `visit` must not call the file system. Inside of [`FileSystem::noting`] what was listed is noted.
     ///
     /// # Errors
     /// `NotDirectory`.
@@ -28,7 +30,20 @@ impl FileSystem {
         if file.state.read()?.directory.is_none() {
             self.index(number, &mut *file.state.write()?)?;
         }
+        let listed = self.list_noted(&file, cookie, visit);
+        if on(Mutant::NotedBehindLock) {
+            std::thread::yield_now();
+            self.volume.versions.note_entries(number);
+        }
+        listed
+    }
+
+    fn list_noted(&self, file: &InCoreInode, cookie: u64, visit: &mut dyn FnMut(&DirectoryEntry<'_>) -> bool) -> Result<()> {
+        let number = file.number;
         let state = file.state.read()?;
+        if !on(Mutant::NotedBehindLock) {
+            self.volume.versions.note_entries(number);
+        }
         let owner = state.owner(number);
         let directory_type = type_of_mode(file_type::DIRECTORY);
         for (own_cookie, name, inode) in [(DOT, &b"."[..], number), (DOT_DOT, b"..", state.inode.parent)] {

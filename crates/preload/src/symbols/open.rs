@@ -8,12 +8,12 @@ use std::sync::Arc;
 use tandemfs_client::{Errno, Error, Start, Tree};
 
 use super::{HERE, refused};
-use crate::call::{Kind, Named, by_path_or_not, leave_to_kernel_because};
+use crate::call::{Kind, Named, by_begun, is_known_absent, leave_to_kernel_because};
 use crate::descriptions::{self, Opening};
 use crate::door::Door;
 use crate::mutant::{Mutant, on};
 use crate::next::interpose;
-use crate::report::{Call, Way};
+use crate::report::{Call, Way, count};
 use crate::{settings, start};
 
 /// O_LARGEFILE as the kernel knows it; libc's is nothing on 64-bit machines.
@@ -68,6 +68,12 @@ pub(super) unsafe fn open_by_door(named: Named, flags: c_int, mode: libc::mode_t
         }
         return None;
     }
+    // SAFETY: the caller's path.
+    let begun = unsafe { start::of(settings, named.0, named.1) }?;
+    if flags & libc::O_CREAT == 0 && is_known_absent(&begun, flags & libc::O_NOFOLLOW == 0) {
+        count(Call::Open, Way::Door);
+        return Some(refused(Errno::NOENT) as c_int);
+    }
     let kind = if changes { Kind::Changes } else { Kind::Looks };
     let must_be_new = flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL;
     let work = |door: &Arc<Door>, start: Start<'_>, path: &Path| -> std::result::Result<tandemfs_client::Result<c_int>, Way> {
@@ -113,8 +119,7 @@ pub(super) unsafe fn open_by_door(named: Named, flags: c_int, mode: libc::mode_t
         let opening = Opening { inode: found.node, flags, is_directory, is_read_seldom: is_read_seldom && !is_directory };
         Ok(Ok(descriptions::add(number, (file, Arc::clone(door)), opening, place, moment)))
     };
-    // SAFETY: the caller's path.
-    let opened = unsafe { by_path_or_not(Call::Open, kind, named, work) }?;
+    let opened = by_begun(settings, Call::Open, kind, named.0, &begun, work)?;
     Some(opened.unwrap_or_else(|error| refused(error) as c_int))
 }
 
