@@ -8,6 +8,7 @@ use tandemfs_format::error_counters::ErrorCounters;
 use tandemfs_format::superblock::Superblock;
 use tandemfs_format::{InodeNumber, PAGE_BYTES};
 
+use crate::data::LentRooms;
 use crate::error::{Error, Result};
 use crate::held_back::DamageReport;
 use crate::inodes::InodeTable;
@@ -62,6 +63,8 @@ pub struct FileSystem {
     pub(crate) mappings: Mappings,
     /// Leases for stores (`data/lent_stores.rs`).
     pub(crate) store_leases: StoreLeases,
+    /// Room behind the ends of files that is lent with them (`data/lent_room.rs`).
+    pub(crate) lent_rooms: LentRooms,
     /// When the background thread last looked for empty units of metadata.
     pub(crate) looked_for_units: Mutex<Option<Instant>>,
     /// When the log last said that a zone is full.

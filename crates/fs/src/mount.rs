@@ -24,6 +24,7 @@ use crate::alloc::sectors::SectorAllocator;
 use crate::alloc::spare_pages::SparePages;
 use crate::cache::duplicate_pages::DuplicatePages;
 use crate::cache::{LineStore, PageCache};
+use crate::data::LentRooms;
 use crate::error::{Error, Result};
 use crate::error_counts::ErrorCounts;
 use crate::file_system::FileSystem;
@@ -236,12 +237,14 @@ impl FileSystem {
             unchecked: Mutex::new(if options.read_only { Unchecked::default() } else { Unchecked::of(&open) }),
             mappings: Mappings::default(),
             store_leases: StoreLeases::default(),
+            lent_rooms: LentRooms::default(),
             looked_for_units: Mutex::default(),
             told_full: Mutex::default(),
             background: Mutex::default(),
             unmounted: AtomicBool::new(false),
             recovery: RecoveryReport::default(),
         };
+        file_system.adopt_lent_rooms()?; // [LR6] of `data/lent_room.rs`
         if !options.read_only {
             for number in &orphans {
                 file_system.remove_orphan(*number)?;

@@ -15,6 +15,7 @@ pub(crate) mod interface;
 mod kept_place;
 mod layout;
 mod lent;
+mod lent_room;
 mod lent_stores;
 mod link_target;
 pub(crate) mod log_plan;
@@ -47,5 +48,6 @@ pub use lent::LENT_BYTES;
 pub use mapped::{FileMapping, MappedElsewhere, MappedExtent};
 
 pub(crate) use commit::{SET_GROUP_ID, SET_ID, kill_set_id};
+pub(crate) use lent_room::LentRooms;
 pub(crate) use link_target::store_link_target;
 pub(crate) use view::FileView;
