@@ -18,7 +18,7 @@
 //!       committed the lease does not end; where the file system has stopped, the slot stays for the next mount.
 //! [LR6] A mount that writes gives each file with a slot in use the size that the word says, before anything else changes the file, and makes
 //!       the slot unused when that is durable; repeating it changes nothing. A mount that does not write does the first in memory. A line
-//!       that does not verify says nothing, and the next mount that writes makes it unused.
+//!       that does not verify says nothing, and the next mount that writes makes it unused. The slot of a file whose inode is damaged stays.
 //! [LR7] Where bytes are taken away from a program ([SL4]), the word is read once, after the program could see that: what it says then is the file's,
 //!       and [`StoreLease::appended_to`] tells the program. Later stores to the word mean nothing, since the slot is unused; it is not lent
 //!       again while somebody may store to it.
@@ -85,6 +85,12 @@ impl LentRooms {
         let free = slots.slots.iter().position(Slot::is_free)?;
         slots.slots[free] = Slot::InUse;
         Some(free as u64)
+    }
+
+    /// A slot of an earlier mount stays in use.
+    fn keep(&self, slot: u64) {
+        self.0.lock().slots.resize(LENT_SLOTS as usize, Slot::Unused);
+        self.leave(slot, Slot::InUse);
     }
 
     fn leave(&self, slot: u64, as_what: Slot) {
@@ -248,13 +254,18 @@ impl FileSystem {
             let (mut line, mut word) = (EMPTY_LINE, [0; 8]);
             line.copy_from_slice(&bytes[..LINE_BYTES]);
             word.copy_from_slice(&bytes[LINE_BYTES..LINE_BYTES + 8]);
-            match LentRoom::decode(&line, self.volume.pair, lent_line(slot)) {
+            let is_settled = match LentRoom::decode(&line, self.volume.pair, lent_line(slot)) {
                 Ok(None) => continue,
                 Ok(Some(room)) => self.adopt(room, u64::from_le_bytes(word))?,
                 Err(damage) => {
                     self.volume.errors.metadata_damaged();
                     tracing::error!("the table of lent room: {damage}; bytes that a program had appended may be lost");
+                    true
                 }
+            };
+            if !is_settled {
+                self.lent_rooms.keep(slot);
+                continue;
             }
             if writes {
                 self.put_out_of_use(slot)?;
@@ -263,22 +274,23 @@ impl FileSystem {
         Ok(())
     }
 
-    fn adopt(&self, room: LentRoom, word: u64) -> Result<()> {
+    /// False if the file cannot be read now: its slot stays for a mount that can.
+    fn adopt(&self, room: LentRoom, word: u64) -> Result<bool> {
         let number = room.inode;
         let Some(size) = room.size_by(word) else {
             tracing::error!(inode = number.get(), "a program said that it had appended more than the room that it was lent");
-            return Ok(());
+            return Ok(true);
         };
         let file = match self.inodes.get(&self.volume, number) {
             Err(error @ (Error::Stale(_) | Error::Damaged { .. })) => {
                 tracing::warn!(inode = number.get(), %error, "a file to which a program was appending");
-                return Ok(());
+                return Ok(matches!(error, Error::Stale(_)));
             }
             other => other?,
         };
         let mut state = file.state.write()?;
-        if state.inode.generation != room.generation || state.inode.size >= size {
-            return Ok(());
+        if state.inode.generation != room.generation || !(room.size..size).contains(&state.inode.size) {
+            return Ok(true);
         }
         let mut new = state.inode.clone();
         self.grow_to(&mut new, size);
@@ -286,9 +298,10 @@ impl FileSystem {
             state.inode = new;
             drop(state);
             self.inodes.hold(number, 1); // no line has its size
-            return Ok(());
+            return Ok(true);
         }
         changed(&mut new);
-        file.commit(Tx::new(&self.volume), &mut state, new, Fenced::nothing_stored(), Flushed::nothing_written())
+        file.commit(Tx::new(&self.volume), &mut state, new, Fenced::nothing_stored(), Flushed::nothing_written())?;
+        Ok(true)
     }
 }
