@@ -8,7 +8,6 @@ use tandemfs_format::error_counters::ErrorCounters;
 use tandemfs_format::superblock::Superblock;
 use tandemfs_format::{InodeNumber, PAGE_BYTES};
 
-use crate::data::LentRooms;
 use crate::error::{Error, Result};
 use crate::held_back::DamageReport;
 use crate::inodes::InodeTable;
@@ -18,7 +17,7 @@ use crate::leaving::Leaving;
 use crate::numa::NumaReport;
 use crate::recovery::RecoveryReport;
 use crate::statistics::{self, Statistics};
-use crate::store_lease::StoreLeases;
+use crate::store_lease::{LentRooms, StoreLeases};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use crate::tuning::admission::Admission;

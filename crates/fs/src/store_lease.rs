@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tandemfs_format::lent_room::{LentRoom, lent_line};
+use tandemfs_format::lent_room::{LENT_SLOTS, LentRoom, lent_line};
 use tandemfs_format::{InodeNumber, LineAddress, PAGE_BYTES};
 
 use crate::error::{Error, Result};
@@ -285,6 +285,60 @@ impl StoreLease {
     pub(crate) fn forget(&self) {
         let ender = self.ender.lock().take();
         drop(ender); // it may own the last reference to the file
+    }
+}
+
+/// The slots of the table, as this mount uses them.
+#[derive(Default)]
+pub(crate) struct LentRooms(pub(crate) Mutex<Slots>);
+
+#[derive(Default)]
+pub(crate) struct Slots {
+    /// The table is there.
+    pub(crate) has_table: bool,
+    slots: Vec<Slot>,
+}
+
+/// What a slot is used for.
+#[derive(Clone, Default)]
+pub(crate) enum Slot {
+    #[default]
+    Unused,
+    InUse,
+    /// Somebody may store to its word ([LR7]).
+    TakenAway(Arc<dyn StoreAccess>),
+}
+
+impl Slot {
+    fn is_free(&self) -> bool {
+        match self {
+            Self::Unused => true,
+            Self::InUse => false,
+            Self::TakenAway(access) => !access.is_possible() || on(Mutant::LentWordReused),
+        }
+    }
+}
+
+impl LentRooms {
+    /// A free slot, which is in use from now on.
+    pub(crate) fn take(&self) -> Option<u64> {
+        let mut slots = self.0.lock();
+        slots.slots.resize(LENT_SLOTS as usize, Slot::Unused);
+        let free = slots.slots.iter().position(Slot::is_free)?;
+        slots.slots[free] = Slot::InUse;
+        Some(free as u64)
+    }
+
+    /// A slot of an earlier mount stays in use.
+    pub(crate) fn keep(&self, slot: u64) {
+        self.0.lock().slots.resize(LENT_SLOTS as usize, Slot::Unused);
+        self.leave(slot, Slot::InUse);
+    }
+
+    pub(crate) fn leave(&self, slot: u64, as_what: Slot) {
+        if let Some(place) = self.0.lock().slots.get_mut(slot as usize) {
+            *place = as_what;
+        }
     }
 }
 

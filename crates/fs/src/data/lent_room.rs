@@ -25,12 +25,10 @@
 //! [LR8] Builds that do not know the table would lose appended bytes: its feature bit is durable before the first slot is used, and the table is
 //!       zeros before that.
 
-use std::sync::Arc;
-
 use tandemfs_device::{DeviceError, Fenced, Flushed, Structure};
 use tandemfs_format::inode::{Inode, state};
 use tandemfs_format::lent_room::{
-    LENT_MARK_BYTES, LENT_SLOT_LINES, LENT_SLOTS, LENT_TABLE_BYTES, LentRoom, epoch_of, lent_line, lent_word, next_epoch,
+    LENT_MARK_BYTES, LENT_SLOT_LINES, LENT_TABLE_BYTES, LentRoom, epoch_of, lent_line, lent_word, next_epoch,
 };
 use tandemfs_format::superblock::incompat;
 use tandemfs_format::{DataAddress, EMPTY_LINE, LINE_BYTES, PAGE_BYTES};
@@ -42,63 +40,10 @@ use crate::file_system::FileSystem;
 use crate::index::block::{Base, DataRun};
 use crate::inodes::InCoreInode;
 use crate::mutant::{Mutant, on};
-use crate::store_lease::{Room, StoreAccess, StoreLease};
-use crate::sync::Mutex;
+use crate::store_lease::{Room, Slot, StoreLease};
 use crate::volume::Tx;
 
 const SLOT_BYTES: usize = LENT_SLOT_LINES as usize * LINE_BYTES;
-
-/// The slots of the table, as this mount uses them.
-#[derive(Default)]
-pub(crate) struct LentRooms(Mutex<Slots>);
-
-#[derive(Default)]
-struct Slots {
-    has_table: bool,
-    slots: Vec<Slot>,
-}
-
-#[derive(Clone, Default)]
-enum Slot {
-    #[default]
-    Unused,
-    InUse,
-    /// Somebody may store to its word ([LR7]).
-    TakenAway(Arc<dyn StoreAccess>),
-}
-
-impl Slot {
-    fn is_free(&self) -> bool {
-        match self {
-            Self::Unused => true,
-            Self::InUse => false,
-            Self::TakenAway(access) => !access.is_possible() || on(Mutant::LentWordReused),
-        }
-    }
-}
-
-impl LentRooms {
-    /// A free slot, which is in use from now on.
-    fn take(&self) -> Option<u64> {
-        let mut slots = self.0.lock();
-        slots.slots.resize(LENT_SLOTS as usize, Slot::Unused);
-        let free = slots.slots.iter().position(Slot::is_free)?;
-        slots.slots[free] = Slot::InUse;
-        Some(free as u64)
-    }
-
-    /// A slot of an earlier mount stays in use.
-    fn keep(&self, slot: u64) {
-        self.0.lock().slots.resize(LENT_SLOTS as usize, Slot::Unused);
-        self.leave(slot, Slot::InUse);
-    }
-
-    fn leave(&self, slot: u64, as_what: Slot) {
-        if let Some(place) = self.0.lock().slots.get_mut(slot as usize) {
-            *place = as_what;
-        }
-    }
-}
 
 impl FileSystem {
     // ---- lending ----------------------------------------------------------------------------------------------------------------------

@@ -48,6 +48,5 @@ pub use lent::LENT_BYTES;
 pub use mapped::{FileMapping, MappedElsewhere, MappedExtent};
 
 pub(crate) use commit::{SET_GROUP_ID, SET_ID, kill_set_id};
-pub(crate) use lent_room::LentRooms;
 pub(crate) use link_target::store_link_target;
 pub(crate) use view::FileView;
