@@ -16,6 +16,7 @@ use crate::finding::{Finding, Target};
 use crate::image::Image;
 use crate::inodes::Inodes;
 use crate::journal::{self, RecordPlace};
+use crate::lent;
 use crate::mend::{Lost, Mend};
 use crate::mutant::{Mutant, on};
 use crate::paths::path_of;
@@ -303,6 +304,7 @@ fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMu
     let segments = Segments::read(&image, &mut findings);
     image.segments = segments;
     let table_whole = findings.len() == before;
+    lent::adopt(&mut image, &mut findings)?;
     progress(Progress { stage: Stage::Structure, done: 1, total: 1 });
 
     let mut checker = Checker::over(&image, options, progress, table_whole);

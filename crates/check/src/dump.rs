@@ -6,6 +6,7 @@ use tandemfs_device::{Drive, Structure};
 use tandemfs_format::attributes::AttributeValue;
 use tandemfs_format::dentry::{Dentry, PAGE_SLOTS};
 use tandemfs_format::inode::{INLINE_LINK_MAX, Inode, Timestamp, file_type, state};
+use tandemfs_format::lent_room::LentRoom;
 use tandemfs_format::mapping::{BlockChecksum, LeafPointer, LogEntry, Record, line_entries};
 use tandemfs_format::segment::Region;
 use tandemfs_format::{DataAddress, LineAddress, PAGE_LINES};
@@ -15,6 +16,7 @@ use crate::error::CheckError;
 use crate::image::Image;
 use crate::inodes;
 use crate::journal;
+use crate::lent::{self, Lent};
 use crate::mend::Owner;
 use crate::namespace::DentryPage;
 use crate::paths::printable;
@@ -46,6 +48,7 @@ impl<'d> Dump<'d> {
         }
         let segments = Segments::read(&image, &mut ignored);
         image.segments = segments;
+        lent::adopt(&mut image, &mut ignored)?;
         Ok(Self { image })
     }
 
@@ -87,6 +90,18 @@ impl<'d> Dump<'d> {
         writeln!(out, "watermark    {}", superblock.watermark)?;
         for (ring, tail) in superblock.tails.iter().enumerate() {
             writeln!(out, "ring {ring:<7} {} B, tail {} wrap {}", geometry.ring_bytes(), tail.offset_bytes, tail.wrap)?;
+        }
+        let mut found = Vec::new();
+        for Lent { slot, room, word } in lent::read(&self.image, &mut found)? {
+            let LentRoom { inode, generation, epoch, size, bytes } = room;
+            let reached = room.size_by(word).map_or_else(|| "too much".to_owned(), |size| size.to_string());
+            writeln!(
+                out,
+                "lent {slot:<7} inode {inode} generation {generation}, epoch {epoch}, {bytes} B behind {size}, reached {reached}"
+            )?;
+        }
+        for finding in found {
+            writeln!(out, "{finding}")?;
         }
         Ok(())
     }

@@ -138,6 +138,60 @@ findings! {
         /// What is wrong.
         damage: Damage
     } = "segment_damaged" Error false;
+    /// A line of the table of lent room does not verify: what a program had appended may be lost. The next mount that writes clears it.
+    #[error("slot {slot} of the table of lent room is damaged: {damage}")]
+    LentRoomDamaged {
+        /// Slot of the table.
+        slot: u64,
+        /// What is wrong.
+        damage: Damage
+    } = "lent_room_damaged" Error false;
+    /// A slot is in use although the file system was unmounted cleanly.
+    #[error("slot {slot} of the table of lent room is in use, for inode {inode}, on a file system that was unmounted cleanly")]
+    LentRoomLeft {
+        /// Slot of the table.
+        slot: u64,
+        /// Inode.
+        inode: u64
+    } = "lent_room_left" Error false;
+    /// Two slots lend room behind one file.
+    #[error("slot {slot} of the table of lent room is for inode {inode}, as an earlier one")]
+    LentRoomTwice {
+        /// Slot of the table.
+        slot: u64,
+        /// Inode.
+        inode: u64
+    } = "lent_room_twice" Error false;
+    /// A slot names no file, or an earlier one of its number.
+    #[error("slot {slot} of the table of lent room is for inode {inode}, which is no such file")]
+    LentRoomOfNobody {
+        /// Slot of the table.
+        slot: u64,
+        /// Inode.
+        inode: u64
+    } = "lent_room_of_nobody" Error false;
+    /// The file does not end in the room.
+    #[error("slot {slot} of the table of lent room is for inode {inode} from {expected} B on, which has {size} B")]
+    LentRoomElsewhere {
+        /// Slot of the table.
+        slot: u64,
+        /// Inode.
+        inode: u64,
+        /// Its size, in bytes.
+        size: u64,
+        /// Its size when room was lent.
+        expected: u64
+    } = "lent_room_elsewhere" Error false;
+    /// A word says more bytes than were lent.
+    #[error("slot {slot} of the table of lent room: more than the {most} B behind inode {inode} are said to be used")]
+    LentRoomExceeded {
+        /// Slot of the table.
+        slot: u64,
+        /// Inode.
+        inode: u64,
+        /// The room, in bytes.
+        most: u64
+    } = "lent_room_exceeded" Error false;
     /// A region that has a unit from the start has none.
     #[error("the segment table has no segment of the region {region}")]
     RegionMissing {
@@ -676,6 +730,11 @@ impl Finding {
             | Self::DirectoryCircle { inode }
             | Self::DataDamaged { inode, .. }
             | Self::LogDamaged { inode, .. }
+            | Self::LentRoomLeft { inode, .. }
+            | Self::LentRoomTwice { inode, .. }
+            | Self::LentRoomOfNobody { inode, .. }
+            | Self::LentRoomElsewhere { inode, .. }
+            | Self::LentRoomExceeded { inode, .. }
             | Self::DataUnreadable { inode, .. } => Some(inode),
             Self::EntryDamaged { directory, .. }
             | Self::EntryPartStray { directory, .. }
@@ -701,7 +760,8 @@ impl Finding {
             | Self::MapKind { .. }
             | Self::MapWrong { .. }
             | Self::RegionMissing { .. }
-            | Self::UnitLost { .. } => None,
+            | Self::UnitLost { .. }
+            | Self::LentRoomDamaged { .. } => None,
         }
     }
 }

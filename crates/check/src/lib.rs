@@ -5,7 +5,7 @@
 //! up and listed.
 //!
 //! [CK1] Check verifies what the next mount would see. On an image that was not unmounted cleanly it replays the journal, line by line,
-//!       into an overlay in host memory and never to the device.
+//!       into an overlay in host memory and never to the device; likewise the sizes that programs reached in lent room (`lent.rs`).
 //! [CK2] No byte of the medium is trusted. Every pointer is compared with the segment table before it is followed, and every line and
 //!       sector is claimed once, so every walk ends. Nothing recurses. No allocation uses a number that was not compared with the device's
 //!       size.
@@ -30,6 +30,7 @@ mod generations;
 mod image;
 mod inodes;
 mod journal;
+mod lent;
 mod mapping;
 mod maps;
 mod mend;

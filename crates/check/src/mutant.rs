@@ -59,6 +59,8 @@ pub enum Mutant {
     OverlaidCheckedBare,
     /// What open pages hold behind the end of the file is not read.
     OpenEndUnread,
+    /// What programs appended in lent room is not seen.
+    AppendedIgnored,
     /// Names of a damaged image are used as they are.
     NamesTrusted,
 }

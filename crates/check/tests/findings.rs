@@ -12,6 +12,7 @@ use tandemfs_format::allocation_map::PieceKind;
 use tandemfs_format::attributes::{AttributePointer, Namespace};
 use tandemfs_format::identity::{BlockIdentity, Stamps};
 use tandemfs_format::inode::{file_type, state};
+use tandemfs_format::lent_room::{LentRoom, lent_line};
 use tandemfs_format::mapping::{BlockChecksum, Extent, LeafPointer, Record, SlotClass};
 use tandemfs_format::run::Run;
 use tandemfs_format::segment::{Region, Segment};
@@ -30,6 +31,7 @@ fn without_checksums(mut finding: Finding) -> Finding {
         | MappingDamaged { damage, .. }
         | EntryDamaged { damage, .. }
         | AttributesDamaged { damage, .. }
+        | LentRoomDamaged { damage, .. }
             if matches!(damage, Damage::Checksum { .. }) =>
         {
             *damage = CHECKSUM;
@@ -40,6 +42,30 @@ fn without_checksums(mut finding: Finding) -> Finding {
 }
 
 const CHECKSUM: Damage = Damage::Checksum { found: 0, expected: 0 };
+
+/// Room behind [`FILE`].
+fn room() -> LentRoom {
+    room_behind(FILE, Image::crashed().inode(FILE).size)
+}
+
+fn room_behind(number: u64, size: u64) -> LentRoom {
+    let generation = Image::crashed().inode(number).generation;
+    LentRoom { inode: InodeNumber::new(number), generation, epoch: 7, size, bytes: 100 }
+}
+
+fn put_room(image: &mut Image, slot: u64, room: LentRoom) {
+    image.edit_superblock(|superblock| superblock.incompat |= incompat::LENT_ROOM | incompat::MEMORY_HOME);
+    let line = lent_line(slot);
+    let bytes = room.encode(image.pair(), line);
+    image.put(line.number(), bytes);
+    put_word(image, slot, room.word(0));
+}
+
+fn put_word(image: &mut Image, slot: u64, word: u64) {
+    let mut line = [0x77; LINE_BYTES];
+    line[..8].copy_from_slice(&word.to_le_bytes());
+    image.put(lent_line(slot).nth(1).number(), line);
+}
 
 macro_rules! plants {
     ($( $name:ident($image:ident: $base:ident) $plant:block => [$($finding:expr),* $(,)?]; )*) => {
@@ -99,6 +125,45 @@ plants! {
         PointerMisplaced { inode: TREE, block: 0, target: Target::MappingPage, line: TREE_PAGE },
         UnitLost { unit: 3, region: 3 }
     ];
+
+    room_that_is_lent(image: crashed) { put_room(&mut image, 3, room()); } => [];
+    room_that_was_used(image: crashed) {
+        // The file's log reaches to the end that a program has made.
+        let end = image.inode(SMALL).size - 10;
+        image.edit_inode(SMALL, |inode| inode.size = end);
+        let room = room_behind(SMALL, end);
+        put_room(&mut image, 3, room);
+        put_word(&mut image, 3, room.word(10));
+    } => [];
+    room_without_the_feature(image: crashed) {
+        put_room(&mut image, 3, LentRoom { generation: 9, ..room() });
+        image.edit_superblock(|superblock| superblock.incompat = 0);
+    } => [];
+    room_that_is_damaged(image: crashed) {
+        put_room(&mut image, 3, room());
+        image.memory[lent_line(3).offset_bytes() as usize + 20] ^= 1;
+    } => [LentRoomDamaged { slot: 3, damage: CHECKSUM }];
+    room_on_a_clean_image(image: small) { put_room(&mut image, 255, room()); } => [LentRoomLeft { slot: 255, inode: FILE }];
+    room_of_two_slots(image: crashed) {
+        put_room(&mut image, 3, room());
+        put_room(&mut image, 4, room());
+    } => [LentRoomTwice { slot: 4, inode: FILE }];
+    room_of_an_earlier_file(image: crashed) {
+        put_room(&mut image, 0, LentRoom { generation: 9, ..room() });
+        put_room(&mut image, 1, LentRoom { inode: InodeNumber::new(NOBODY), ..room() });
+        put_room(&mut image, 2, LentRoom { inode: InodeNumber::new(DIRECTORY), ..room() });
+    } => [
+        LentRoomOfNobody { slot: 0, inode: FILE },
+        LentRoomOfNobody { slot: 1, inode: NOBODY },
+        LentRoomOfNobody { slot: 2, inode: DIRECTORY },
+    ];
+    room_behind_another_end(image: crashed) {
+        put_room(&mut image, 0, LentRoom { size: room().size + 1, ..room() });
+    } => [LentRoomElsewhere { slot: 0, inode: FILE, size: room().size, expected: room().size + 1 }];
+    room_that_is_exceeded(image: crashed) {
+        put_room(&mut image, 3, room());
+        put_word(&mut image, 3, room().word(101));
+    } => [LentRoomExceeded { slot: 3, inode: FILE, most: 100 }];
 
     record_outside(image: crashed) { image.put_journal(1, 0, 101, &[(8, [1; 64])]); } => [RecordOutOfPlace { ring: 1, txid: 101, line: 8 }];
     record_on_a_clean_image(image: small) {
@@ -669,7 +734,14 @@ fn deliberate_bugs_of_the_checker_are_caught() {
         names
     };
     assert!(wrong(Mutant::None).is_empty());
-    for bug in [Mutant::JournalIgnored, Mutant::SharedSpaceIgnored, Mutant::LinkCountsIgnored, Mutant::MapsIgnored, Mutant::DataIgnored] {
+    for bug in [
+        Mutant::JournalIgnored,
+        Mutant::SharedSpaceIgnored,
+        Mutant::LinkCountsIgnored,
+        Mutant::MapsIgnored,
+        Mutant::DataIgnored,
+        Mutant::AppendedIgnored,
+    ] {
         let by = wrong(bug);
         assert!(!by.is_empty(), "{bug:?} escaped");
         println!("{bug:?}: {}", by.join(", "));

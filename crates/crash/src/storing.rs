@@ -97,6 +97,17 @@ pub struct Window {
     first: u64,
     end: u64,
     needs_flush: bool,
+    room: Option<Behind>,
+}
+
+/// Room behind the end of the file.
+#[derive(Debug)]
+struct Behind {
+    size: u64,
+    bytes: u64,
+    /// The word that says nothing of it, and where it is in the mapped memory.
+    word: u64,
+    word_at: u64,
 }
 
 impl Window {
@@ -105,16 +116,56 @@ impl Window {
     /// # Errors
     /// What the device says.
     pub fn of(drive: &Drive, lease: &StoreLease) -> Result<Self, String> {
-        let extents = lease.extents();
-        let whole = |extent: &LentExtent| extent.bytes.next_multiple_of(PAGE_BYTES as u64);
-        let range = |extent: &LentExtent| MemoryRange { offset: extent.device_offset, length: whole(extent) };
-        let memory = drive.map(&extents.iter().map(range).collect::<Vec<_>>(), true).map_err(|error| error.to_string())?;
+        let (extents, page) = (lease.extents(), PAGE_BYTES as u64);
         let (Some(first), Some(last)) = (extents.first(), extents.last()) else { return Err("nothing is lent".into()) };
         let (first, end) = (first.file_offset, last.file_offset + last.bytes);
-        Ok(Self { memory, first, end, needs_flush: drive.domain().needs_flush() })
+        let range = |extent: &LentExtent| MemoryRange { offset: extent.device_offset, length: extent.bytes.next_multiple_of(page) };
+        let mut ranges: Vec<_> = extents.iter().map(range).collect();
+        let mut behind = None;
+        if let (Some(room), Some(range)) = (lease.room(), ranges.last_mut()) {
+            range.length = (last.bytes + room.bytes()).next_multiple_of(page);
+            let at: u64 = ranges.iter().map(|range| range.length).sum();
+            ranges.push(MemoryRange { offset: room.word_offset() / page * page, length: page });
+            let word_at = at + room.word_offset() % page;
+            behind = Some(Behind { size: room.size(), bytes: room.bytes(), word: room.word(0), word_at });
+        }
+        let memory = drive.map(&ranges, true).map_err(|error| error.to_string())?;
+        Ok(Self { memory, first, end, needs_flush: drive.domain().needs_flush(), room: behind })
     }
 
-    /// The bytes of the file that it has.
+    /// The room behind the end of the file, when it was lent, in bytes.
+    pub fn room(&self) -> u64 {
+        self.room.as_ref().map_or(0, |room| room.bytes)
+    }
+
+    /// Says that the file has this size, durably if that is asked for.
+    ///
+    /// # Errors
+    /// There is no room; what the device says.
+    pub fn say(&self, size: u64, durably: bool) -> Result<(), String> {
+        let room = self.room.as_ref().ok_or("no room is lent")?;
+        self.memory.store_word(room.word_at, room.word + (size - room.size)).map_err(|error| error.to_string())?;
+        if !durably {
+            return Ok(());
+        }
+        if self.needs_flush {
+            self.memory.flush(room.word_at, LINE_BYTES as u64).map_err(|error| error.to_string())?;
+        }
+        self.memory.fence();
+        Ok(())
+    }
+
+    /// Appends bytes to a file of this size, durably.
+    ///
+    /// # Errors
+    /// There is no room for them; what the device says.
+    pub fn append(&self, size: u64, bytes: &[u8]) -> Result<(), String> {
+        self.store(size, bytes)?;
+        self.persist(size, bytes.len() as u64)?;
+        self.say(size + bytes.len() as u64, true)
+    }
+
+    /// The bytes of the file that it had when it was lent.
     pub fn bytes(&self) -> Range<u64> {
         self.first..self.end
     }
@@ -124,7 +175,7 @@ impl Window {
     /// # Errors
     /// They are not lent; what the device says.
     pub fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), String> {
-        if offset < self.first || offset + bytes.len() as u64 > self.end {
+        if offset < self.first || offset + bytes.len() as u64 > self.end + self.room() {
             return Err(format!("{} bytes at {offset} are not lent", bytes.len()));
         }
         self.memory.copy_in(offset - self.first, bytes).map_err(|error| error.to_string())

@@ -59,6 +59,8 @@ pub const TABLES: &[Table] = &[
     crate::superblock::RingTail::TABLE,
     crate::identity::BlockIdentity::TABLE,
     crate::segment::SegmentLine::TABLE,
+    crate::lent_room::LentRoomLine::TABLE,
+    crate::lent_room::LentWordLine::TABLE,
     crate::allocation_map::PieceHeader::TABLE,
     crate::journal::RecordHeader::TABLE,
     crate::journal::ChangeBytes::TABLE,

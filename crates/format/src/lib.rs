@@ -26,6 +26,7 @@ pub mod identity;
 pub mod inode;
 pub mod integer;
 pub mod journal;
+pub mod lent_room;
 pub mod linearity;
 pub mod mapping;
 pub mod run;

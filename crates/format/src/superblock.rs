@@ -40,8 +40,10 @@ pub mod incompat {
     pub const UNCHECKED_DATA: u64 = 1 << 4;
     /// Quota. Assigned, not yet used.
     pub const QUOTA: u64 = 1 << 5;
+    /// The table of lent room is there ([`LentRoom`](crate::lent_room::LentRoom)). Only together with [`MEMORY_HOME`].
+    pub const LENT_ROOM: u64 = 1 << 6;
     /// The bits that this build supports.
-    pub const KNOWN: u64 = UNCHECKED_DATA | MEMORY_HOME;
+    pub const KNOWN: u64 = UNCHECKED_DATA | MEMORY_HOME | LENT_ROOM;
 }
 
 /// Feature bits that a build may ignore.
@@ -250,6 +252,11 @@ impl Superblock {
     /// Whether files may lie in memory extents.
     pub fn has_memory_homes(&self) -> bool {
         self.incompat & incompat::MEMORY_HOME != 0
+    }
+
+    /// Whether there is a table of lent room.
+    pub fn has_lent_rooms(&self) -> bool {
+        self.incompat & incompat::LENT_ROOM != 0
     }
 
     /// Whether records of lost parts may occur.

@@ -17,7 +17,7 @@ use crate::leaving::Leaving;
 use crate::numa::NumaReport;
 use crate::recovery::RecoveryReport;
 use crate::statistics::{self, Statistics};
-use crate::store_lease::StoreLeases;
+use crate::store_lease::{LentRooms, StoreLeases};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use crate::tuning::admission::Admission;
@@ -62,6 +62,8 @@ pub struct FileSystem {
     pub(crate) mappings: Mappings,
     /// Leases for stores (`data/lent_stores.rs`).
     pub(crate) store_leases: StoreLeases,
+    /// Room behind the ends of files that is lent with them (`data/lent_room.rs`).
+    pub(crate) lent_rooms: LentRooms,
     /// When the background thread last looked for empty units of metadata.
     pub(crate) looked_for_units: Mutex<Option<Instant>>,
     /// When the log last said that a zone is full.

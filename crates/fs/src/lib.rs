@@ -79,7 +79,7 @@ pub use recovery::RecoveryReport;
 pub use resize::{could_grow, grow, set_label};
 pub use scrub::{Scrub, ScrubCounts, ScrubFinding, ScrubbedKind};
 pub use statistics::{OperationCounts, Statistics, WorkCounts};
-pub use store_lease::{Borrower, IDLE_MAX, STORE_LEASES_MAX, STORES_END_MAX, StoreAccess, StoreLease};
+pub use store_lease::{Borrower, IDLE_MAX, Room, STORE_LEASES_MAX, STORES_END_MAX, StoreAccess, StoreLease};
 pub use trim::Trim;
 pub use tuning::compaction::CompactionRun;
 pub use tuning::threshold::{PathLatency, ThresholdReport};

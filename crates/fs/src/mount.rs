@@ -40,7 +40,7 @@ use crate::quarantine::Quarantine;
 use crate::recovery::{self, Loaded, RecoveryReport};
 use crate::stamp;
 use crate::statistics::Live;
-use crate::store_lease::StoreLeases;
+use crate::store_lease::{LentRooms, StoreLeases};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use crate::sync::{Mutex, parallelism};
 use crate::tuning::admission::Admission;
@@ -236,12 +236,14 @@ impl FileSystem {
             unchecked: Mutex::new(if options.read_only { Unchecked::default() } else { Unchecked::of(&open) }),
             mappings: Mappings::default(),
             store_leases: StoreLeases::default(),
+            lent_rooms: LentRooms::default(),
             looked_for_units: Mutex::default(),
             told_full: Mutex::default(),
             background: Mutex::default(),
             unmounted: AtomicBool::new(false),
             recovery: RecoveryReport::default(),
         };
+        file_system.adopt_lent_rooms()?; // [LR6] of `data/lent_room.rs`
         if !options.read_only {
             for number in &orphans {
                 file_system.remove_orphan(*number)?;

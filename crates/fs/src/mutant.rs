@@ -347,6 +347,22 @@ pub enum Mutant {
     ProgramsLeftIgnored,
     /// [SL6]: the times of a file do not change when a lease on it was used.
     StoresUntimed,
+    /// [LR1] of `data/lent_room.rs`: the inode does not say that anything may be behind the end.
+    LentEndUnmarked,
+    /// [LR2]: a line of the table is put into use together with what it says.
+    LentLineAtOnce,
+    /// [LR2]: a slot is put into use with the word of its last lease.
+    LentWordStale,
+    /// [LR4]: who asks for the size of a file gets the one before a program appended.
+    LentSizeForgotten,
+    /// [LR5]: a slot stays in use when its lease has ended.
+    LentSlotLeft,
+    /// [LR6]: a mount does not adopt what programs appended.
+    LentRoomsNotAdopted,
+    /// [LR7]: a slot is lent again while somebody may store to its word.
+    LentWordReused,
+    /// [LR8]: the feature bit is not durable before the first slot is used.
+    LentBitForgotten,
     /// [SL8]: a file that gives rights to who starts it is lent for stores.
     RightsLent,
     /// Attributes are noted when their inode is not locked any more ([VS2]).

@@ -1,11 +1,12 @@
 //! Leases for stores, as the range lock, the door and whoever ends them know them. Why they are as they are stands in `data/lent_stores.rs`
-//! ([SL1]–[SL7]), which makes and ends them.
+//! ([SL1]–[SL8]), which makes and ends them; of room behind the end of the file, in `data/lent_room.rs` ([LR1]–[LR8]).
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tandemfs_format::lent_room::{LENT_SLOTS, LentRoom, lent_line};
 use tandemfs_format::{InodeNumber, LineAddress, PAGE_BYTES};
 
 use crate::error::{Error, Result};
@@ -73,11 +74,69 @@ impl Borrower {
     }
 }
 
+/// Room behind the end of a file that is lent with its last block.
+#[derive(Debug)]
+pub struct Room {
+    slot: u64,
+    lent: LentRoom,
+    /// What the program had reached when its bytes were taken away ([LR7]).
+    taken_at: Mutex<Option<u64>>,
+}
+
+impl Room {
+    pub(crate) fn new(slot: u64, lent: LentRoom) -> Self {
+        Self { slot, lent, taken_at: Mutex::new(None) }
+    }
+
+    pub(crate) fn slot(&self) -> u64 {
+        self.slot
+    }
+
+    /// The size of the file when it was lent, in bytes.
+    pub fn size(&self) -> u64 {
+        self.lent.size
+    }
+
+    /// The room, in bytes. It follows the last extent of the lease, in the file and in the memory zone.
+    pub fn bytes(&self) -> u64 {
+        self.lent.bytes
+    }
+
+    /// Where in the memory zone the program stores how many bytes of the room are the file's, in bytes.
+    pub fn word_offset(&self) -> u64 {
+        lent_line(self.slot).nth(1).offset_bytes()
+    }
+
+    /// The word that says so many bytes.
+    pub fn word(&self, length: u64) -> u64 {
+        self.lent.word(length)
+    }
+
+    /// The size that the program has reached, by its word. What it says beyond the room is not believed.
+    pub(crate) fn reached<E>(&self, load: impl FnOnce() -> std::result::Result<u64, E>) -> std::result::Result<u64, E> {
+        let taken_at = self.taken_at.lock();
+        match *taken_at {
+            Some(size) => Ok(size),
+            None => Ok(self.lent.size_by(load()?).unwrap_or(self.lent.size)),
+        }
+    }
+
+    /// From now on its word means nothing ([LR7]).
+    pub(crate) fn take<E>(&self, load: impl FnOnce() -> std::result::Result<u64, E>) -> std::result::Result<(), E> {
+        let mut taken_at = self.taken_at.lock();
+        if taken_at.is_none() {
+            *taken_at = Some(self.lent.size_by(load()?).unwrap_or(self.lent.size));
+        }
+        Ok(())
+    }
+}
+
 /// Blocks of a file that are lent for stores ([`FileSystem::lend_stores`]).
 pub struct StoreLease {
     number: InodeNumber,
     blocks: Range<u64>,
     extents: Vec<LentExtent>,
+    room: Option<Room>,
     pub(crate) access: Arc<dyn StoreAccess>,
     pub(crate) borrower: Arc<Borrower>,
     /// When it was made, or a store was noticed last.
@@ -103,7 +162,7 @@ impl fmt::Debug for StoreLease {
 impl StoreLease {
     pub(crate) fn new(
         (number, blocks): (InodeNumber, Range<u64>),
-        extents: Vec<LentExtent>,
+        (extents, room): (Vec<LentExtent>, Option<Room>),
         (access, borrower): (Arc<dyn StoreAccess>, Arc<Borrower>),
         ender: Ender,
     ) -> Arc<Self> {
@@ -111,6 +170,7 @@ impl StoreLease {
             number,
             blocks,
             extents,
+            room,
             access,
             borrower,
             used: Mutex::new(Instant::now()),
@@ -130,26 +190,45 @@ impl StoreLease {
         &self.extents
     }
 
+    /// The room behind the end of the file, if it was lent some ([`FileSystem::lend_stores_to_append`](crate::FileSystem::lend_stores_to_append)).
+    pub fn room(&self) -> Option<&Room> {
+        self.room.as_ref()
+    }
+
+    /// The size that the file got by this lease when it was taken away: what the program had said until then. None as long as it was not.
+    pub fn appended_to(&self) -> Option<u64> {
+        self.room.as_ref().and_then(|room| *room.taken_at.lock())
+    }
+
     /// Its blocks.
     pub(crate) fn block_range(&self) -> Range<u64> {
         self.blocks.clone()
     }
 
-    /// Its blocks, first and last.
+    /// What it holds, first and last: its blocks, and with room all behind them ([LR4]).
     pub(crate) fn blocks(&self) -> (u64, u64) {
-        (self.blocks.start, self.blocks.end - 1)
+        (self.blocks.start, if self.room.is_some() { u64::MAX } else { self.blocks.end - 1 })
+    }
+
+    /// Its extents, the last one with the room.
+    fn with_room(&self) -> impl Iterator<Item = Range<u64>> {
+        let last = self.extents.len().wrapping_sub(1);
+        let room = self.room.as_ref().map_or(0, Room::bytes);
+        self.extents
+            .iter()
+            .enumerate()
+            .map(move |(index, extent)| extent.device_offset..extent.device_offset + extent.bytes + if index == last { room } else { 0 })
     }
 
     /// Whether a page is its.
     pub(crate) fn has_page(&self, page: LineAddress) -> bool {
         let at = page.offset_bytes();
-        self.extents.iter().any(|extent| extent.device_offset <= at && at < extent.device_offset + extent.bytes)
+        self.with_room().any(|bytes| bytes.contains(&at))
     }
 
     /// Its pages: first bytes and ends in the memory zone, whole pages.
     pub(crate) fn pages(&self) -> Vec<Range<u64>> {
-        let whole = |extent: &LentExtent| extent.device_offset..(extent.device_offset + extent.bytes).next_multiple_of(PAGE_BYTES as u64);
-        self.extents.iter().map(whole).collect()
+        self.with_room().map(|bytes| bytes.start..bytes.end.next_multiple_of(PAGE_BYTES as u64)).collect()
     }
 
     /// Whether something was stored that the times of the file do not say ([SL6]). The caller says so, or gives it back.
@@ -206,6 +285,60 @@ impl StoreLease {
     pub(crate) fn forget(&self) {
         let ender = self.ender.lock().take();
         drop(ender); // it may own the last reference to the file
+    }
+}
+
+/// The slots of the table, as this mount uses them.
+#[derive(Default)]
+pub(crate) struct LentRooms(pub(crate) Mutex<Slots>);
+
+#[derive(Default)]
+pub(crate) struct Slots {
+    /// The table is there.
+    pub(crate) has_table: bool,
+    slots: Vec<Slot>,
+}
+
+/// What a slot is used for.
+#[derive(Clone, Default)]
+pub(crate) enum Slot {
+    #[default]
+    Unused,
+    InUse,
+    /// Somebody may store to its word ([LR7]).
+    TakenAway(Arc<dyn StoreAccess>),
+}
+
+impl Slot {
+    fn is_free(&self) -> bool {
+        match self {
+            Self::Unused => true,
+            Self::InUse => false,
+            Self::TakenAway(access) => !access.is_possible() || on(Mutant::LentWordReused),
+        }
+    }
+}
+
+impl LentRooms {
+    /// A free slot, which is in use from now on.
+    pub(crate) fn take(&self) -> Option<u64> {
+        let mut slots = self.0.lock();
+        slots.slots.resize(LENT_SLOTS as usize, Slot::Unused);
+        let free = slots.slots.iter().position(Slot::is_free)?;
+        slots.slots[free] = Slot::InUse;
+        Some(free as u64)
+    }
+
+    /// A slot of an earlier mount stays in use.
+    pub(crate) fn keep(&self, slot: u64) {
+        self.0.lock().slots.resize(LENT_SLOTS as usize, Slot::Unused);
+        self.leave(slot, Slot::InUse);
+    }
+
+    pub(crate) fn leave(&self, slot: u64, as_what: Slot) {
+        if let Some(place) = self.0.lock().slots.get_mut(slot as usize) {
+            *place = as_what;
+        }
     }
 }
 

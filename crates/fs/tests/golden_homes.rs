@@ -11,7 +11,7 @@ use std::sync::Arc;
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
-use tandemfs_crash::{MemoryDevice, Recorded, check_device};
+use tandemfs_crash::{MemoryDevice, Recorded, Storing, Window, check_device};
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
@@ -54,6 +54,9 @@ fn make_if_asked() {
         ONCE.call_once(|| {
             IMAGES.iter().filter(|(name, ..)| !path(name, "clean").exists()).for_each(make);
             OPEN.iter().filter(|(name, ..)| !path(name, "crashed").exists()).for_each(make_open);
+            if !path("room", "crashed").exists() {
+                make_room();
+            }
         });
     }
 }
@@ -98,6 +101,48 @@ fn images_with_open_pages_mount_and_close_them() {
             let counts = check_device(&device, false).unwrap_or_else(|found| panic!("{name}, {step}: {found}"));
             assert_eq!(counts.open_pages, 0, "{name}, {step}");
         }
+    }
+}
+
+/// Two files with room lent behind their ends; a program has appended to one of them, and stored bytes to the other that no word says.
+fn make_room() {
+    let device = MemoryDevice::new(MEMORY_BYTES as u64, 0, PersistenceDomain::Gpf);
+    let drive = Drive::new(Arc::new(device.clone()));
+    make_file_system(&drive, &FormatOptions { block_bytes: 16 << 10, ..FormatOptions::default() }).expect("mkfs");
+    let fs = Arc::new(FileSystem::mount(drive, &MountOptions::default()).expect("mounts"));
+    let new = NewInode { mode: file_type::REGULAR | 0o700, uid: 0, gid: 0, rdev: 0, target: b"" };
+    for name in [&b"appended"[..], b"unsaid"] {
+        let file = fs.create(ROOT, name, &new).expect("made").inode;
+        fs.write(file, 0, &[1; 20_000], WriteOptions::default()).expect("written");
+        let (storing, access) = Storing::new();
+        let lease = fs.lend_stores_to_append(&Arc::default(), &access, file).expect("it can be asked for").expect("lent");
+        let window = Window::of(fs.drive(), &lease).expect("mapped");
+        assert!(storing.enter());
+        match name {
+            b"appended" => window.append(20_000, b"appended"),
+            _ => window.store(20_000, b"unsaid"),
+        }
+        .expect("stored");
+        assert!(storing.leave());
+    }
+    save("room", "crashed", &device.zones());
+}
+
+#[test]
+fn an_image_with_lent_room_has_what_was_appended() {
+    make_if_asked();
+    let device = load("room", "crashed");
+    assert!(read_superblock(&Drive::new(Arc::new(device.clone()))).expect("reads").has_lent_rooms());
+    check_device(&device, true).expect("in order");
+    for step in ["mounted", "mounted again"] {
+        let fs = FileSystem::mount(Drive::new(Arc::new(device.clone())), &MountOptions::default()).expect("mounts");
+        for (name, end) in [(&b"appended"[..], &b"appended"[..]), (b"unsaid", b"")] {
+            let (file, mut bytes) = (fs.lookup(ROOT, name).expect("there").inode, vec![0; 20_100]);
+            assert_eq!(fs.read(file, 0, &mut bytes).expect("read"), 20_000 + end.len(), "{step}");
+            assert!(bytes[..20_000] == [1; 20_000] && &bytes[20_000..20_000 + end.len()] == end, "{step}");
+        }
+        fs.unmount().expect("unmounts");
+        check_device(&device, false).unwrap_or_else(|found| panic!("{step}: {found}"));
     }
 }
 

@@ -26,6 +26,7 @@ use crate::generations::Generations;
 use crate::image::Image;
 use crate::inodes::Inodes;
 use crate::journal;
+use crate::lent;
 use crate::segments::Segments;
 use crate::superblock::{self, Reading};
 
@@ -77,6 +78,11 @@ pub(crate) fn open<'d>(drive: &'d Drive, notes: &mut Vec<String>) -> Result<Imag
         image.overlay.extend((zeroed..zeroed + if zeroed > 0 { PAGE_LINES } else { 0 }).map(|line| (line, EMPTY_LINE)));
         image.segments = Segments::of(rebuilt.segments.iter().copied());
     }
+    found.clear();
+    if let Err(error) = lent::adopt(&mut image, &mut found) {
+        notes.push(format!("the table of lent room cannot be read, so the last appends of some files may be missing: {error}"));
+    }
+    notes.extend(found.iter().map(|finding| format!("lent room: {finding}")));
     mend_in_memory(&mut image, notes);
     Ok(image)
 }

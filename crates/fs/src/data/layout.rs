@@ -121,6 +121,7 @@ impl FileSystem {
         }
         let file = self.inodes.get(&self.volume, number)?;
         file.must_be_regular("only regular files have a layout")?;
+        self.note_stores(&file)?; // [LR4] of `lent_room.rs`
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let blocks = offset / block_bytes..end.div_ceil(block_bytes);
         if options.settle && !self.is_read_only() {

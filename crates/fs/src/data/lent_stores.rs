@@ -5,7 +5,7 @@
 //! does not know how a program says that it is storing; it asks a [`StoreAccess`].
 //!
 //! [SL1] Lent are blocks in the memory zone that lie next to each other in the file, without data logs, below the end of the file: to overwrite,
-//!       and never to grow. Their bytes are verified first (RULES R10), and their pages are open, durably, before the program is told of them
+//!       and to grow only in room that is lent behind the end (`lent_room.rs`). Their bytes are verified first (RULES R10), and their pages are open, durably, before the program is told of them
 //!       ([OG1] of `open_pages.rs`). So a crash leaves aligned words of 8 B, each as it was or as it was stored, and what the program has
 //!       flushed and fenced by the domain stays.
 //! [SL2] A lease holds the range of its blocks like an exclusive holder (RULES R7, R9), so no operation can forget it: who wants some of the
@@ -34,6 +34,7 @@
 //! A wait of [SL3] is one of a thread. Whoever serves many programs from one thread is told `WouldWait` and hands the call to others; as
 //! each program makes others wait once in its life, their number bounds nothing but how many programs can be late at the same time.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use tandemfs_format::{DataAddress, InodeNumber};
@@ -45,6 +46,7 @@ use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::index::block::{Base, DataRun};
 use crate::inodes::InCoreInode;
+use crate::inodes::range_lock::RangeGuard;
 use crate::mutant::{Mutant, on};
 use crate::space::Zone;
 use crate::store_lease::{Borrower, StoreAccess, StoreLease};
@@ -52,6 +54,20 @@ use crate::types::LentExtent;
 use crate::wait::may_wait;
 
 impl FileSystem {
+    /// As [`lend_stores`](Self::lend_stores), the last block of a file with the room behind its end ([LR1] of `lent_room.rs`): the program may append
+    /// there. The lease is without room where there is none, as in a file that ends with a block.
+    ///
+    /// # Errors
+    /// As [`lend_stores`](Self::lend_stores).
+    pub fn lend_stores_to_append(
+        self: &Arc<Self>,
+        borrower: &Arc<Borrower>,
+        access: &Arc<dyn StoreAccess>,
+        number: InodeNumber,
+    ) -> Result<Option<Arc<StoreLease>>> {
+        self.lend_part(borrower, access, number, Part::End)
+    }
+
     /// Lends a program the blocks around an offset of a file, for stores ([SL1]); none if they lie elsewhere, or the program has
     /// as many leases as it can have, or gets none any more. The lease lasts until somebody ends it; what is dropped here ends nothing.
     ///
@@ -65,6 +81,16 @@ impl FileSystem {
         number: InodeNumber,
         offset: u64,
     ) -> Result<Option<Arc<StoreLease>>> {
+        self.lend_part(borrower, access, number, Part::Around(offset))
+    }
+
+    fn lend_part(
+        self: &Arc<Self>,
+        borrower: &Arc<Borrower>,
+        access: &Arc<dyn StoreAccess>,
+        number: InodeNumber,
+        part: Part,
+    ) -> Result<Option<Arc<StoreLease>>> {
         may_wait()?;
         self.volume.health.check_writable()?;
         if self.volume.drive.mapping_unit().is_none() {
@@ -77,7 +103,7 @@ impl FileSystem {
         }
         let lent = self.store_leases.enter().and_then(|()| {
             self.inodes.hold(number, 1); // [SL7]
-            let lent = self.with_room(|| self.lend_once(&file, borrower, access, offset));
+            let lent = self.with_room(|| self.lend_once(&file, borrower, access, part));
             self.store_leases.entered(lent.as_ref().ok().and_then(Option::as_ref));
             if !matches!(lent, Ok(Some(_))) {
                 self.forget(number, 1);
@@ -119,24 +145,19 @@ impl FileSystem {
         file: &Arc<InCoreInode>,
         borrower: &Arc<Borrower>,
         access: &Arc<dyn StoreAccess>,
-        offset: u64,
+        part: Part,
     ) -> Result<Option<Arc<StoreLease>>> {
+        let Some((range, offset, blocks)) = self.range_to_lend(file, part)? else { return Ok(None) };
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
-        let window_blocks = (LENT_BYTES / block_bytes).max(1);
-        let first = offset / LENT_BYTES * window_blocks;
-        let blocks = first..(first + window_blocks).min(self.view(file)?.size.div_ceil(block_bytes));
-        if blocks.is_empty() {
-            return Ok(None);
-        }
-        let range = match file.ranges.exclusive(blocks.start, blocks.end - 1) {
-            Err(Error::Mapped) => return Ok(None),
-            other => other?,
-        };
         let view = self.view(file)?;
         if view.zone != Zone::Memory || range.is_wanted() {
             return Ok(None);
         }
         self.fold_logs(file, &view, &blocks)?;
+        if part == Part::End {
+            self.lengthen_last_block(file, blocks.start)?;
+        }
+        let view = self.view(file)?;
         let extents = around(self.lendable(file, &view, &blocks)?, offset);
         let (Some(first), Some(last)) = (extents.first(), extents.last()) else { return Ok(None) };
         for extent in &extents {
@@ -148,14 +169,46 @@ impl FileSystem {
         let blocks = first.file_offset / block_bytes..(last.file_offset + last.bytes).div_ceil(block_bytes);
         self.open_blocks(file, blocks.clone()).inspect_err(|_| self.unchecked.lock().add(file.number))?; // some may be
         file.duplicates.forget(blocks.start * block_bytes, blocks.end * block_bytes);
+        let room =
+            if part == Part::End { self.lend_room(file, &view).inspect_err(|_| self.unchecked.lock().add(file.number))? } else { None };
         let (fs, own) = (Arc::downgrade(self), file.clone());
         let ender = move |lease: &Arc<StoreLease>| fs.upgrade().map_or(Ok(()), |fs| fs.end_claimed(&own, lease));
-        let lease = StoreLease::new((file.number, blocks), extents, (access.clone(), borrower.clone()), Arc::new(ender));
+        let lease = StoreLease::new((file.number, blocks), (extents, room), (access.clone(), borrower.clone()), Arc::new(ender));
         range.lend(&lease);
         let state = file.state.write_waiting();
         self.volume.versions.stores_begin(file.number); // [SL6]
         drop(state);
         Ok(Some(lease))
+    }
+
+    /// Locks what is to be lent. Returns also an offset in it, and its blocks.
+    fn range_to_lend<'f>(&self, file: &'f InCoreInode, part: Part) -> Result<Option<(RangeGuard<'f>, u64, Range<u64>)>> {
+        let block_bytes = u64::from(self.volume.geometry.block_bytes());
+        loop {
+            let size = self.view(file)?.size;
+            let (offset, blocks, last) = match part {
+                Part::Around(offset) => {
+                    let window_blocks = (LENT_BYTES / block_bytes).max(1);
+                    let first = offset / LENT_BYTES * window_blocks;
+                    let blocks = first..(first + window_blocks).min(size.div_ceil(block_bytes));
+                    (offset, blocks.clone(), blocks.end.wrapping_sub(1))
+                }
+                Part::End => {
+                    let offset = size.saturating_sub(1);
+                    (offset, offset / block_bytes..size.div_ceil(block_bytes), u64::MAX)
+                }
+            };
+            if blocks.is_empty() {
+                return Ok(None);
+            }
+            let range = match file.ranges.exclusive(blocks.start, last) {
+                Err(Error::Mapped) => return Ok(None),
+                other => other?,
+            };
+            if part != Part::End || self.view(file)?.size == size {
+                return Ok(Some((range, offset, blocks)));
+            }
+        }
     }
 
     /// Ends a lease; nothing happens if it has ended.
@@ -193,12 +246,23 @@ impl FileSystem {
         if !has_ended {
             lease.access.take_away();
         }
-        let timed = if lease.take_untimed() { self.commit_size(file, changed) } else { Ok(()) };
+        if let Err(error) = self.fold_at_end(file, lease, has_ended) {
+            if !is_of_the_end(&error) {
+                tracing::error!(inode = file.number.get(), %error, "the size that a program has reached could not be kept");
+                return Err(Error::Mapped); // [LR5] of `lent_room.rs`
+            }
+            tracing::warn!(inode = file.number.get(), %error, "lent pages have no checksums");
+            return if matches!(error, Error::Stale(_)) { self.take_room_back(lease, !has_ended) } else { Ok(()) };
+        }
         let settled = match has_ended {
             true => self.close_blocks(file, lease.block_range(), false).map(drop),
             false => self.take_away(file, lease),
         };
-        match timed.and(settled) {
+        let kept = match &settled {
+            Err(error) if !has_ended && !is_of_the_end(error) => Ok(()), // the lease has not ended
+            _ => self.take_room_back(lease, !has_ended),
+        };
+        match settled.and(kept) {
             Ok(()) => Ok(()),
             Err(error @ (Error::Stopped { .. } | Error::ReadOnly | Error::Stale(_))) => {
                 tracing::warn!(inode = file.number.get(), %error, "lent pages have no checksums");
@@ -214,6 +278,18 @@ impl FileSystem {
                 Err(Error::Mapped)
             }
         }
+    }
+
+    /// The size and the times of a file to which nobody stores by a lease any more ([LR5], [LR7] of `lent_room.rs`, [SL6]).
+    fn fold_at_end(&self, file: &InCoreInode, lease: &StoreLease, has_ended: bool) -> Result<()> {
+        if !has_ended && let Some(room) = lease.room() {
+            room.take(|| self.load_word(room.slot()))?;
+        }
+        let is_untimed = lease.take_untimed();
+        if !self.fold_room(file, lease)? && is_untimed {
+            self.commit_size(file, changed).inspect_err(|_| lease.stays_untimed())?;
+        }
+        Ok(())
     }
 
     /// Copies what is lent to other pages ([SL4]).
@@ -235,14 +311,15 @@ impl FileSystem {
         Ok(())
     }
 
-    /// The times of a file that is stored to change, if something was ([SL6]).
+    /// The size and the times of a file that is stored to change, if something was ([LR4] of `lent_room.rs`, [SL6]).
     pub(crate) fn note_stores(&self, file: &InCoreInode) -> Result<()> {
         let leases: Vec<_> = file.ranges.store_leases();
-        let untimed: Vec<_> = leases.into_iter().filter(|lease| lease.take_untimed()).collect();
-        if untimed.is_empty() {
-            return Ok(());
-        }
-        self.commit_size(file, changed).inspect_err(|_| untimed.iter().for_each(|lease| lease.stays_untimed()))
+        let untimed: Vec<_> = leases.iter().filter(|lease| lease.take_untimed()).collect();
+        let noted = leases
+            .iter()
+            .try_fold(false, |is_timed, lease| Ok(self.fold_room(file, lease)? || is_timed))
+            .and_then(|is_timed| if is_timed || untimed.is_empty() { Ok(()) } else { self.commit_size(file, changed) });
+        noted.inspect_err(|_| untimed.iter().for_each(|lease| lease.stays_untimed()))
     }
 
     /// A round of the background thread: times ([SL6]), and leases that are not used ([SL7]).
@@ -270,6 +347,20 @@ impl FileSystem {
         self.store_leases.open();
         Err(Error::StoresHeld { bytes })
     }
+}
+
+/// What of a file is lent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// The window that has an offset.
+    Around(u64),
+    /// The last block, and the room behind the end.
+    End,
+}
+
+/// Whether an error says that nothing is written any more, to this file or at all.
+fn is_of_the_end(error: &Error) -> bool {
+    matches!(error, Error::Stopped { .. } | Error::ReadOnly | Error::Stale(_))
 }
 
 /// Those extents around an offset that lie next to each other in the file.

@@ -15,6 +15,7 @@ pub(crate) mod interface;
 mod kept_place;
 mod layout;
 mod lent;
+mod lent_room;
 mod lent_stores;
 mod link_target;
 pub(crate) mod log_plan;

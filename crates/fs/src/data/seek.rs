@@ -24,6 +24,7 @@ impl FileSystem {
     pub fn seek(&self, number: InodeNumber, offset: u64, to: SeekTo) -> Result<Option<u64>> {
         let _counted = counted(&self.volume.live.operations.lseek);
         let file = self.inodes.get(&self.volume, number)?;
+        self.note_stores(&file)?; // [LR4] of `lent_room.rs`
         // The inode's lock protects the mapping; no data is read.
         let state = file.state.read()?;
         if state.removed {

@@ -63,6 +63,7 @@ impl FileSystem {
 
     fn of_inode<T>(&self, number: InodeNumber, get: impl FnOnce(&Inode) -> T) -> Result<T> {
         let file = self.inode(number)?;
+        self.note_stores(&file)?; // [LR4] of `data/lent_room.rs`
         let state = file.state.read()?;
         if state.removed { Err(Error::Stale(number)) } else { Ok(get(&state.inode)) }
     }
