@@ -16,7 +16,7 @@
 use std::cell::Cell;
 use std::ops::{Range, RangeInclusive};
 
-use tandemfs_device::MemoryNodes;
+use tandemfs_device::{Apart, MemoryNodes};
 use tandemfs_format::geometry::Geometry;
 use tandemfs_format::{LineAddress, PAGE_BYTES, PAGE_LINES, UNIT_BYTES, UNIT_LINES};
 
@@ -42,9 +42,9 @@ pub(super) struct Extents {
     /// Free pages of units with extents, and free units as far as the pools know; all other pages count as taken.
     pools: AlignedPools,
     /// Free pages in units with extents.
-    free_pages: AtomicU64,
+    free_pages: Apart<AtomicU64>,
     /// Pages of extents.
-    used_pages: AtomicU64,
+    used_pages: Apart<AtomicU64>,
     /// Pages that growth leaves free ([FX3]).
     room_pages: u64,
     /// Most pages of extents that growth takes ([FX4]).
@@ -69,8 +69,8 @@ impl Extents {
         let wanted = (ROOM_BLOCKS * geometry.block_sectors_each()).max(ROOM_PAGES);
         Self {
             pools,
-            free_pages: AtomicU64::new(0),
-            used_pages: AtomicU64::new(0),
+            free_pages: Apart::default(),
+            used_pages: Apart::default(),
             room_pages: wanted.min(geometry.memory_units() * UNIT_PAGES / 16),
             limit_pages: u64::MAX,
             is_refused: AtomicBool::new(false),

@@ -86,7 +86,7 @@ impl FileSystem {
             return Ok(true);
         };
         let work = &self.volume.live.work;
-        let (moved, given) = (work.compacted_bytes.load(Relaxed), self.units_emptied());
+        let (moved, given) = (work.compacted_bytes.value(), self.units_emptied());
         let goes_on = match &mut compaction.pass {
             Some(pass) => {
                 pass.pace = Pace::Short;
@@ -99,7 +99,7 @@ impl FileSystem {
                 begins
             }
         };
-        run.moved_bytes += work.compacted_bytes.load(Relaxed).saturating_sub(moved);
+        run.moved_bytes += work.compacted_bytes.value().saturating_sub(moved);
         run.freed_bytes += self.units_emptied().saturating_sub(given) * UNIT_LINES * LINE_BYTES as u64;
         Ok(goes_on)
     }
@@ -114,7 +114,7 @@ impl FileSystem {
 
     /// Units that have become free for any use since the mount, by leaving their regions or by being emptied.
     pub(crate) fn units_given_back(&self) -> u64 {
-        self.volume.live.work.units_given_back.load(Relaxed) + self.volume.memory.gathered_units()
+        self.volume.live.work.units_given_back.value() + self.volume.memory.gathered_units()
     }
 
     /// The same with those of the block zone that have become aligned extents.
@@ -178,7 +178,7 @@ impl FileSystem {
         if compaction.worked_at.is_some_and(|at| at.elapsed() < INTERVAL) {
             return Ok(());
         }
-        let transactions = self.volume.live.work.transactions.load(Relaxed);
+        let transactions = self.volume.live.work.transactions.value();
         let is_quiet = transactions.saturating_sub(std::mem::replace(&mut compaction.transactions, transactions)) <= QUIET_TRANSACTIONS;
         compaction.worked_at = Some(Instant::now());
         let is_scattered = match &compaction.pass {
@@ -205,7 +205,7 @@ impl FileSystem {
         }
         let (start, share) = (Instant::now(), if is_short { SHARE_SHORT } else { SHARE_QUIET });
         while self.step(&mut compaction)? && start.elapsed() < share && !self.is_asked() {}
-        compaction.transactions = self.volume.live.work.transactions.load(Relaxed);
+        compaction.transactions = self.volume.live.work.transactions.value();
         compaction.worked_at = Some(Instant::now());
         Ok(())
     }
