@@ -25,6 +25,7 @@ use super::aligned_pools::AlignedPools;
 use super::aligned_space::AlignedSpace;
 use super::large_units::LargeUnits;
 use super::memory::MemoryAllocator;
+use super::scattered::Sparse;
 use super::unit_pages::{UNIT_PAGES, UNIT_WORDS, UnitPages};
 use super::units::UnitOwner;
 use crate::error::{Error, Result};
@@ -86,11 +87,15 @@ impl Extents {
         self.free_pages.load(SeqCst) * PAGE_LINES
     }
 
-    /// Pages of the free blocks of a unit.
-    pub(super) fn free_in_blocks(&self, unit: u64) -> u64 {
+    /// What a unit has, if it has extents and holes.
+    pub(super) fn sparse(&self, unit: u64) -> Option<Sparse> {
         let pool = self.pools.pool_of(unit * UNIT_PAGES);
         let index = (unit - self.pools.start_of(pool) / UNIT_PAGES) as usize;
-        self.pools.with(pool, |space| space.free_in_blocks(index))
+        self.pools.with(pool, |space| {
+            let (free, in_blocks) = (space.free_of(index), space.free_in_blocks(index));
+            let sparse = || Sparse { taken: UNIT_PAGES - free, unit, in_blocks, ends: space.in_ends(index), in_rests: free - in_blocks };
+            (free > 0 && free < UNIT_PAGES).then(sparse)
+        })
     }
 
     /// Lines of extents.
