@@ -105,7 +105,7 @@ impl MemoryAllocator {
 
     /// Whether so much lies in holes that units of extents are to be emptied ([GA6]).
     pub(crate) fn is_scattered(&self, by_hand: bool) -> bool {
-        let of_zone = self.total_units * UNIT_LINES / SCATTERED_SHARE;
+        let of_zone = self.total_units / SCATTERED_SHARE * UNIT_LINES;
         let of_free = self.free_for_extents() / SCATTERED_FREE_SHARE;
         let kept = if by_hand { 0 } else { self.extents.pool_count() * UNIT_LINES };
         let given_up = if by_hand { None } else { self.gathering.aligning.lock().given_up.clone() };

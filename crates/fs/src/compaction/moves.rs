@@ -307,7 +307,6 @@ mod tests {
     use super::*;
     use crate::alloc::Need;
     use crate::alloc::departure::Pace;
-    use crate::sync::atomic::Ordering::Relaxed;
     use crate::{FormatOptions, MountOptions, NewInode, SetExtendedAttribute, make_file_system};
 
     const VALUE_BYTES: usize = 60_000;
