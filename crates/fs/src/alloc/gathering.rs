@@ -251,7 +251,11 @@ mod tests {
     const BOTH: [Use; 2] = [Use::Slots, Use::Extents];
 
     fn allocator() -> MemoryAllocator {
-        let geometry = Geometry::new(64 << 20, 64 << 20, 64 << 10, 4, 256 << 10).expect("fits");
+        allocator_of(64 << 20)
+    }
+
+    fn allocator_of(memory_bytes: u64) -> MemoryAllocator {
+        let geometry = Geometry::new(memory_bytes, 64 << 20, 64 << 10, 4, 256 << 10).expect("fits");
         let memory = MemoryAllocator::new(&geometry, 1, Numa::new(MemoryNodes::default(), true), SparePages::new(0, 10));
         memory.finish_loading();
         for region in [1, 3] {
@@ -338,6 +342,26 @@ mod tests {
         }
         assert_eq!((memory.free_units.load(SeqCst), memory.gathered_units()), (free - 2, 2));
         assert!(!memory.end_gathering() && !memory.is_scattered(false) && memory.begin_aligning(false) == 0);
+    }
+
+    /// [GA6], [GA7]: three units in holes are less than a forty-eighth of the zone, and most of what is free.
+    #[test]
+    fn the_limit_is_relative_to_what_is_free() {
+        let memory = allocator_of(512 << 20);
+        let taken: Vec<_> = std::iter::from_fn(|| memory.take_extent(16, Need::Growth).ok()).collect();
+        let (gone, kept): (Vec<_>, Vec<_>) = taken.into_iter().enumerate().partition(|(index, _)| index % 60 == 0);
+        gone.into_iter().for_each(|(_, extent)| assert!(memory.free_extent(extent, 16)));
+        let in_units = |lines: u64| lines as f64 / UNIT_LINES as f64;
+        let (in_holes, of_zone) = (in_units(memory.extents.free_lines()), memory.total_units / SCATTERED_SHARE);
+        assert!(in_holes > 2.0 && in_holes < of_zone as f64 + 1.0, "{in_holes} units in holes");
+        assert!(memory.is_scattered(false) && memory.is_scattered(true));
+        assert!(memory.begin_aligning(true) > 0);
+        for (_, extent) in kept.iter().filter(|(_, extent)| memory.is_gathered(*extent)) {
+            memory.take_extent(16, Need::Move).expect("room");
+            assert!(memory.free_extent(*extent, 16));
+        }
+        assert!(!memory.end_gathering(), "none is left");
+        assert!(memory.gathered_units() > 0 && !memory.is_scattered(false));
     }
 
     /// [GA6], [SX4]
