@@ -125,6 +125,28 @@ fn refilled() -> Result<(), String> {
     if length + 8 * MIB < room { Err(format!("{length} of {room} B")) } else { Ok(()) }
 }
 
+/// Extents of which two of three are removed: one pass by hand cannot bring together all that is left.
+fn scattered() -> Result<(), String> {
+    let setting = Setting { memory_bytes: 96 * MIB, ..Setting::small(PersistenceDomain::Adr, 64 << 10).without_blocks() };
+    let device = setting.format();
+    let fs = mount(&device, &setting.mount)?;
+    stay_on_one_cpu()?;
+    let block = u64::from(setting.format.block_bytes);
+    for number in 0..1100 {
+        let file = make(&fs, &format!("e{number}"))?;
+        fs.allocate(file, 0, block, AllocateMode::Allocate { keep_size: false }).map_err(text)?;
+    }
+    for number in (0..1100).filter(|number| number % 3 > 0) {
+        fs.unlink(ROOT, format!("e{number}").as_bytes()).map_err(text)?;
+    }
+    fs.checkpoint().map_err(text)?;
+    let run = compact(&fs)?;
+    let (aligned, free) = (fs.aligned_free_bytes().0, fs.space().memory.free_bytes);
+    fs.unmount().map_err(text)?;
+    check_device(&device, false)?;
+    if aligned * 100 < free * 95 { Err(format!("{aligned} of {free} B, {run:?}")) } else { Ok(()) }
+}
+
 /// A log with a wrong bit, in a unit that is emptied.
 fn damaged() -> Result<(), String> {
     let setting = Setting::small(PersistenceDomain::Adr, 4096).without_blocks();
@@ -169,7 +191,7 @@ fn every_cut_of_a_gathering_is_sound() {
 #[test]
 fn without_a_bug_nothing_is_caught() {
     let _alone = alone();
-    for scenario in [refilled, damaged] {
+    for scenario in [refilled, scattered, damaged] {
         run(Mutant::None, scenario).unwrap_or_else(|what| panic!("{what}"));
     }
 }
@@ -177,6 +199,11 @@ fn without_a_bug_nothing_is_caught() {
 #[test]
 fn ga3_sparse_units_kept() {
     is_caught(Mutant::SparseUnitsKept, &[refilled]);
+}
+
+#[test]
+fn ga7_gathering_ends_early() {
+    is_caught(Mutant::GatheringEndsEarly, &[scattered]);
 }
 
 #[test]

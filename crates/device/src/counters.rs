@@ -1,6 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::apart::Split;
 use crate::error::DeviceError;
 
 /// Purpose of an access: the rows of `by_structure` in `stats`.
@@ -58,7 +59,6 @@ pub struct PathBytes {
 }
 
 #[derive(Debug, Default)]
-#[repr(align(64))]
 struct PathCounters {
     byte_read: AtomicU64,
     byte_written: AtomicU64,
@@ -66,15 +66,44 @@ struct PathCounters {
     block_written: AtomicU64,
 }
 
-/// Bytes and commands sent to the device since it was opened, or since the last reset.
+/// What the threads of one slot sent.
 #[derive(Debug, Default)]
-pub struct Counters {
+struct Sent {
     by_structure: [PathCounters; 8],
     flushed_lines: AtomicU64,
     fences: AtomicU64,
     block_reads: AtomicU64,
     block_writes: AtomicU64,
     block_flushes: AtomicU64,
+}
+
+impl Sent {
+    /// Every counter, with its value in a snapshot.
+    fn each<'s>(&'s self, snapshot: &'s mut CountersSnapshot) -> impl Iterator<Item = (&'s AtomicU64, &'s mut u64)> {
+        let CountersSnapshot { by_structure, flushed_lines, fences, block_reads, block_writes, block_flushes } = snapshot;
+        let paths = self.by_structure.iter().zip(by_structure).flat_map(|(counters, bytes)| {
+            [
+                (&counters.byte_read, &mut bytes.byte_read_bytes),
+                (&counters.byte_written, &mut bytes.byte_written_bytes),
+                (&counters.block_read, &mut bytes.block_read_bytes),
+                (&counters.block_written, &mut bytes.block_written_bytes),
+            ]
+        });
+        paths.chain([
+            (&self.flushed_lines, flushed_lines),
+            (&self.fences, fences),
+            (&self.block_reads, block_reads),
+            (&self.block_writes, block_writes),
+            (&self.block_flushes, block_flushes),
+        ])
+    }
+}
+
+/// Bytes and commands sent to the device since it was opened, or since the last reset. Threads count apart from each other ([APT2] of
+/// `apart.rs`): each store, flush and fence is counted.
+#[derive(Debug, Default)]
+pub struct Counters {
+    sent: Split<Sent>,
     failed_reads: AtomicU64,
     failed_writes: AtomicU64,
     last_failed_seconds: AtomicU64,
@@ -110,33 +139,35 @@ pub struct CountersSnapshot {
 
 impl Counters {
     pub(crate) fn loaded(&self, structure: Structure, bytes: u64) {
-        self.by_structure[structure as usize].byte_read.fetch_add(bytes, Relaxed);
+        self.sent.here().by_structure[structure as usize].byte_read.fetch_add(bytes, Relaxed);
     }
 
     pub(crate) fn stored(&self, structure: Structure, bytes: u64) {
-        self.by_structure[structure as usize].byte_written.fetch_add(bytes, Relaxed);
+        self.sent.here().by_structure[structure as usize].byte_written.fetch_add(bytes, Relaxed);
     }
 
     pub(crate) fn block_read(&self, structure: Structure, bytes: u64) {
-        self.by_structure[structure as usize].block_read.fetch_add(bytes, Relaxed);
-        self.block_reads.fetch_add(1, Relaxed);
+        let sent = self.sent.here();
+        sent.by_structure[structure as usize].block_read.fetch_add(bytes, Relaxed);
+        sent.block_reads.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn block_written(&self, structure: Structure, bytes: u64) {
-        self.by_structure[structure as usize].block_written.fetch_add(bytes, Relaxed);
-        self.block_writes.fetch_add(1, Relaxed);
+        let sent = self.sent.here();
+        sent.by_structure[structure as usize].block_written.fetch_add(bytes, Relaxed);
+        sent.block_writes.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn flushed(&self, lines: u64) {
-        self.flushed_lines.fetch_add(lines, Relaxed);
+        self.sent.here().flushed_lines.fetch_add(lines, Relaxed);
     }
 
     pub(crate) fn fenced(&self) {
-        self.fences.fetch_add(1, Relaxed);
+        self.sent.here().fences.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn block_flushed(&self) {
-        self.block_flushes.fetch_add(1, Relaxed);
+        self.sent.here().block_flushes.fetch_add(1, Relaxed);
     }
 
     /// Counts an access that failed for what the device is, not for what was asked of it.
@@ -162,34 +193,17 @@ impl Counters {
 
     /// The counters now.
     pub fn snapshot(&self) -> CountersSnapshot {
-        let mut snapshot = CountersSnapshot {
-            flushed_lines: self.flushed_lines.load(Relaxed),
-            fences: self.fences.load(Relaxed),
-            block_reads: self.block_reads.load(Relaxed),
-            block_writes: self.block_writes.load(Relaxed),
-            block_flushes: self.block_flushes.load(Relaxed),
-            ..CountersSnapshot::default()
-        };
-        for (bytes, counters) in snapshot.by_structure.iter_mut().zip(&self.by_structure) {
-            *bytes = PathBytes {
-                byte_read_bytes: counters.byte_read.load(Relaxed),
-                byte_written_bytes: counters.byte_written.load(Relaxed),
-                block_read_bytes: counters.block_read.load(Relaxed),
-                block_written_bytes: counters.block_written.load(Relaxed),
-            };
+        let mut snapshot = CountersSnapshot::default();
+        for sent in self.sent.all() {
+            sent.each(&mut snapshot).for_each(|(counter, value)| *value += counter.load(Relaxed));
         }
         snapshot
     }
 
     /// Sets all counters to zero.
     pub fn reset(&self) {
-        for counters in &self.by_structure {
-            for counter in [&counters.byte_read, &counters.byte_written, &counters.block_read, &counters.block_written] {
-                counter.store(0, Relaxed);
-            }
-        }
-        for counter in [&self.flushed_lines, &self.fences, &self.block_reads, &self.block_writes, &self.block_flushes] {
-            counter.store(0, Relaxed);
+        for sent in self.sent.all() {
+            sent.each(&mut CountersSnapshot::default()).for_each(|(counter, _)| counter.store(0, Relaxed));
         }
     }
 }

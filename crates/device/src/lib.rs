@@ -34,6 +34,7 @@
 //!
 //! *Architecture invariant:* no inode, no directory, no transaction is known here.
 
+mod apart;
 mod attached;
 mod block_path;
 mod buffer;
@@ -58,6 +59,7 @@ mod store_zone;
 #[doc(hidden)]
 pub mod sync;
 
+pub use apart::{Apart, SplitCounter};
 pub use attached::{PairDevice, PairOptions};
 pub use block_path::{BlockPath, BlockRequest};
 pub use buffer::{SharedBytes, Sink, Source};

@@ -33,16 +33,17 @@ impl FileSystem {
         let (file_system, notifier) = (Arc::downgrade(self), self.volume.journal.notifier.clone());
         notifier.is_listening.store(true, Relaxed);
         let run = move || {
+            let mut rest = INTERVAL;
             loop {
                 let requests = {
                     let mut requests = notifier.requests.lock();
                     if *requests == Requests::default() {
-                        notifier.condition.wait_for(&mut requests, INTERVAL);
+                        notifier.condition.wait_for(&mut requests, rest);
                     }
                     std::mem::take(&mut *requests)
                 };
                 match file_system.upgrade() {
-                    Some(file_system) if !requests.stop => file_system.work_behind(requests),
+                    Some(file_system) if !requests.stop => rest = file_system.work_behind(requests),
                     _ => return,
                 }
             }
@@ -51,10 +52,11 @@ impl FileSystem {
         Ok(())
     }
 
-    fn work_behind(&self, requests: Requests) {
+    /// Returns how long the thread may sleep.
+    fn work_behind(&self, requests: Requests) -> Duration {
         self.remove_late_orphans();
         if self.is_read_only() || self.stopped().is_some() {
-            return;
+            return INTERVAL;
         }
         if self.options.discard == Discard::Batched {
             let _leaving = self.leaving.enter(); // who finds no space meanwhile waits for the sectors that are taken
@@ -84,6 +86,7 @@ impl FileSystem {
         {
             tracing::error!(%error, "write-back");
         }
+        self.compaction_rest().min(INTERVAL)
     }
 
     /// Lets empty units leave their regions: at once if units are short, else those that were empty at this look and at the one before it.

@@ -283,6 +283,8 @@ pub enum Mutant {
     ShiftedPagesNotFenced,
     /// Sparse units of the data area are never emptied ([GA3]).
     SparseUnitsKept,
+    /// A compaction by hand ends after a pass, whatever it gained ([GA7]).
+    GatheringEndsEarly,
     /// [SX1] of `alloc/scattered.rs`: units of extents are never emptied so that aligned extents stay.
     ScatteredSpaceKept,
     /// [SX3] of `alloc/scattered.rs`: who finds no other place does not get the holes of units that are being emptied.

@@ -1,10 +1,8 @@
 //! Counters of the file system since the mount (`tandemfs stats`).
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
 use std::time::Instant;
 
-use tandemfs_device::DriveCounts;
+use tandemfs_device::{DriveCounts, SplitCounter};
 
 use crate::latency::{Latencies, LatencyCounts};
 use crate::sync::Mutex;
@@ -16,26 +14,26 @@ trait Cell {
     fn clear(&self);
 }
 
-impl Cell for AtomicU64 {
+impl Cell for SplitCounter {
     fn value(&self) -> u64 {
-        self.load(Relaxed)
+        self.value()
     }
 
     fn clear(&self) {
-        self.store(0, Relaxed);
+        self.clear();
     }
 }
 
 /// How often operations of a kind ended, and how long those took that were timed.
 #[derive(Debug, Default)]
 pub(crate) struct LiveOperation {
-    ended: AtomicU64,
+    ended: SplitCounter,
     latencies: Latencies,
 }
 
 impl Cell for LiveOperation {
     fn value(&self) -> u64 {
-        self.ended.load(Relaxed)
+        self.ended.value()
     }
 
     fn clear(&self) {
@@ -131,7 +129,7 @@ counters! {
 
 counters! {
     /// Work of the engine, live.
-    LiveWork of AtomicU64,
+    LiveWork of SplitCounter,
     /// Work of the engine since the mount.
     WorkCounts {
         /// Bytes that callers read.
@@ -231,7 +229,7 @@ pub(crate) struct Counted<'c> {
 }
 
 pub(crate) fn counted(operation: &LiveOperation) -> Counted<'_> {
-    Counted { operation, since: Latencies::start(operation.ended.load(Relaxed)) }
+    Counted { operation, since: Latencies::start(operation.ended.here()) }
 }
 
 impl Drop for Counted<'_> {
@@ -245,12 +243,12 @@ impl Drop for Counted<'_> {
     }
 }
 
-pub(crate) fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Relaxed);
+pub(crate) fn count(counter: &SplitCounter) {
+    counter.add(1);
 }
 
-pub(crate) fn add(counter: &AtomicU64, amount: u64) {
-    counter.fetch_add(amount, Relaxed);
+pub(crate) fn add(counter: &SplitCounter, amount: u64) {
+    counter.add(amount);
 }
 
 #[cfg(test)]
@@ -274,7 +272,7 @@ mod tests {
     #[ignore = "measures"]
     fn times_cost() {
         const TURNS: u32 = 10_000_000;
-        let (live, alone) = (LiveOperations::default(), AtomicU64::new(0));
+        let (live, alone) = (LiveOperations::default(), SplitCounter::default());
         for _ in 0..5 {
             let start = Instant::now();
             (0..TURNS).for_each(|_| {

@@ -9,6 +9,8 @@
 
 use std::ops::Range;
 
+use tandemfs_device::Apart;
+
 use super::aligned_space::AlignedSpace;
 use super::unit_pages::UNIT_PAGES;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -25,7 +27,8 @@ struct Pool {
 }
 
 pub(super) struct AlignedPools {
-    pools: Vec<Pool>,
+    /// Each apart from the others ([APT1] of the device's `apart.rs`).
+    pools: Vec<Apart<Pool>>,
     /// Units of each pool; the last one of a node may have fewer.
     pool_units: usize,
     /// The first unit of each pool, and the end.
@@ -61,7 +64,7 @@ impl AlignedPools {
     fn between(starts: Vec<usize>, pool_units: usize, each: u32) -> Self {
         let pool = |bounds: &[usize]| {
             let space = AlignedSpace::new(bounds[1] - bounds[0], each);
-            Pool { space: Mutex::new(space), in_holes: AtomicU64::new(0), whole: AtomicU64::new(0) }
+            Apart::new(Pool { space: Mutex::new(space), in_holes: AtomicU64::new(0), whole: AtomicU64::new(0) })
         };
         Self { pools: starts.windows(2).map(pool).collect(), pool_units, starts, of_nodes: Vec::new() }
     }
@@ -93,7 +96,7 @@ impl AlignedPools {
 
     /// Uses a pool, whose pages are counted from [`AlignedPools::start_of`] on.
     pub(super) fn with<T>(&self, pool: usize, work: impl FnOnce(&mut AlignedSpace) -> T) -> T {
-        let Pool { space, in_holes, whole } = &self.pools[pool];
+        let Pool { space, in_holes, whole } = &*self.pools[pool];
         let mut space = space.lock();
         let done = work(&mut space);
         if self.pools.len() > 1

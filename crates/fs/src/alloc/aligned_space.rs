@@ -16,7 +16,9 @@
 use std::collections::VecDeque;
 
 use super::maxima::Maxima;
-use super::unit_pages::{FreeRuns, UNIT_PAGES, UNIT_WORDS, UnitPages, first_rest, first_row, free_block_count, free_runs};
+use super::unit_pages::{
+    FreeRuns, UNIT_PAGES, UNIT_WORDS, UnitPages, first_rest, first_row, free_block_count, free_runs, full_block_count,
+};
 
 /// The unit is an aligned extent.
 const WHOLE: u8 = 1;
@@ -223,6 +225,11 @@ impl AlignedSpace {
     /// Pages of the free blocks of a unit.
     pub(super) fn free_in_blocks(&self, unit: usize) -> u64 {
         free_block_count(&self.units[unit], self.each) * u64::from(self.each)
+    }
+
+    /// Taken pages of a unit in blocks that are free in part.
+    pub(super) fn in_ends(&self, unit: usize) -> u64 {
+        UNIT_PAGES - self.free_of(unit) - full_block_count(&self.units[unit], self.each) * u64::from(self.each)
     }
 
     /// Takes everything that is free.

@@ -16,7 +16,7 @@
 use std::cell::Cell;
 use std::ops::{Range, RangeInclusive};
 
-use tandemfs_device::MemoryNodes;
+use tandemfs_device::{Apart, MemoryNodes};
 use tandemfs_format::geometry::Geometry;
 use tandemfs_format::{LineAddress, PAGE_BYTES, PAGE_LINES, UNIT_BYTES, UNIT_LINES};
 
@@ -25,6 +25,7 @@ use super::aligned_pools::AlignedPools;
 use super::aligned_space::AlignedSpace;
 use super::large_units::LargeUnits;
 use super::memory::MemoryAllocator;
+use super::scattered::Sparse;
 use super::unit_pages::{UNIT_PAGES, UNIT_WORDS, UnitPages};
 use super::units::UnitOwner;
 use crate::error::{Error, Result};
@@ -42,9 +43,9 @@ pub(super) struct Extents {
     /// Free pages of units with extents, and free units as far as the pools know; all other pages count as taken.
     pools: AlignedPools,
     /// Free pages in units with extents.
-    free_pages: AtomicU64,
+    free_pages: Apart<AtomicU64>,
     /// Pages of extents.
-    used_pages: AtomicU64,
+    used_pages: Apart<AtomicU64>,
     /// Pages that growth leaves free ([FX3]).
     room_pages: u64,
     /// Most pages of extents that growth takes ([FX4]).
@@ -69,8 +70,8 @@ impl Extents {
         let wanted = (ROOM_BLOCKS * geometry.block_sectors_each()).max(ROOM_PAGES);
         Self {
             pools,
-            free_pages: AtomicU64::new(0),
-            used_pages: AtomicU64::new(0),
+            free_pages: Apart::default(),
+            used_pages: Apart::default(),
             room_pages: wanted.min(geometry.memory_units() * UNIT_PAGES / 16),
             limit_pages: u64::MAX,
             is_refused: AtomicBool::new(false),
@@ -86,11 +87,15 @@ impl Extents {
         self.free_pages.load(SeqCst) * PAGE_LINES
     }
 
-    /// Pages of the free blocks of a unit.
-    pub(super) fn free_in_blocks(&self, unit: u64) -> u64 {
+    /// What a unit has, if it has extents and holes.
+    pub(super) fn sparse(&self, unit: u64) -> Option<Sparse> {
         let pool = self.pools.pool_of(unit * UNIT_PAGES);
         let index = (unit - self.pools.start_of(pool) / UNIT_PAGES) as usize;
-        self.pools.with(pool, |space| space.free_in_blocks(index))
+        self.pools.with(pool, |space| {
+            let (free, in_blocks) = (space.free_of(index), space.free_in_blocks(index));
+            let sparse = || Sparse { taken: UNIT_PAGES - free, unit, in_blocks, ends: space.in_ends(index), in_rests: free - in_blocks };
+            (free > 0 && free < UNIT_PAGES).then(sparse)
+        })
     }
 
     /// Lines of extents.

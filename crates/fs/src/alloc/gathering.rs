@@ -11,8 +11,13 @@
 //!       again, once in a while ([EU4] of `emptying.rs`).
 //! [GA5] Only file systems that may have files in the memory zone do this: elsewhere write-back empties units, into the block zone. Which
 //!       units are emptied is known in host memory alone, and nothing on the device depends on it.
-//! [GA6] Units of extents are emptied also while nobody needs one, so that aligned extents stay: when much of the zone lies in holes, by the
-//!       rules [SX1], [SX2] and [SX4] of `scattered.rs`, for the same reason. Whether that was given up says nothing about [GA4].
+//! [GA6] Units of extents are emptied also while nobody needs one, so that aligned extents stay, by the rules [SX1], [SX2] and [SX4] of
+//!       `scattered.rs`, for the same reason. But in a zone that files share with metadata little may be free, so the limit is relative to
+//!       that: 1/[`SCATTERED_FREE_SHARE`] of what is free may lie in holes, if that is less than the part of the zone, beside a unit that
+//!       each pool fills. And a unit is emptied however little of it is free, as moving costs no drive's time here; ends of files may go to
+//!       rests of blocks, which are most of the holes then. Whether that was given up says nothing about [GA4].
+//! [GA7] A compaction by hand does that as if it had never been given up, leaves the pools no unit, and goes on with passes as long as one
+//!       gains a unit: a pass fills holes whose places the next one can choose from.
 
 use std::ops::Range;
 
@@ -20,8 +25,7 @@ use tandemfs_format::{LineAddress, PAGE_LINES, UNIT_LINES};
 
 use super::data_area::TRANSIENT_DATA_LINES;
 use super::memory::MemoryAllocator;
-use super::scattered::{SCATTERED_SHARE, Sparse, choose, given_up_after, given_up_at_once, is_scattered};
-use super::unit_pages::UNIT_PAGES;
+use super::scattered::{SCATTERED_SHARE, choose, given_up_after, given_up_at_once, is_scattered};
 use super::units::UnitOwner;
 use crate::mutant::{Mutant, on};
 use crate::sync::Mutex;
@@ -32,9 +36,12 @@ const AGAIN_LINES: u64 = UNIT_LINES / 4;
 /// Most lines that one pass moves, 64 MiB, unless a single unit has more.
 const MOVED_LINES_MAX: u64 = 32 * UNIT_LINES;
 
+/// Units of extents are emptied if more than this part (1/N) of what is free lies in holes ([GA6]).
+const SCATTERED_FREE_SHARE: u64 = 32;
+
 /// What units of the data area are used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Use {
+pub(crate) enum Use {
     Slots,
     Extents,
 }
@@ -56,26 +63,24 @@ struct Aligning {
 }
 
 impl MemoryAllocator {
-    /// Whether units of the data area might be emptied. `anew`: also where that failed ([GA4]).
-    pub(crate) fn may_gather(&self, anew: bool) -> bool {
+    /// Whether units of the data area with these uses might be emptied. `anew`: also where that failed ([GA4]).
+    pub(crate) fn may_gather(&self, uses: &[Use], anew: bool) -> bool {
         if on(Mutant::SparseUnitsKept) {
             return false;
         }
         let given_up_at = *self.gathering.given_up_at.lock();
-        [Use::Slots, Use::Extents]
-            .into_iter()
-            .zip(given_up_at)
-            .any(|(of, then)| !self.is_given_up(of, then, anew) && self.choose_sparse(of).1 > 0)
+        uses.iter().any(|of| !self.is_given_up(*of, given_up_at[*of as usize], anew) && self.choose_sparse(*of).1 > 0)
     }
 
-    /// Chooses units of the data area that are emptied from now on ([GA3]). Returns the number of lines that are in them.
-    pub(crate) fn begin_gathering(&self, anew: bool) -> u64 {
+    /// Chooses units of the data area with these uses that are emptied from now on ([GA3]). Returns the number of lines that are in them.
+    pub(crate) fn begin_gathering(&self, uses: &[Use], anew: bool) -> u64 {
         if on(Mutant::SparseUnitsKept) {
             return 0;
         }
         let mut given_up_at = self.gathering.given_up_at.lock();
         let mut lines = 0;
-        for (of, then) in [Use::Slots, Use::Extents].into_iter().zip(given_up_at.iter_mut()) {
+        for of in uses.iter().copied() {
+            let then = &mut given_up_at[of as usize];
             if self.is_given_up(of, *then, anew) {
                 continue;
             }
@@ -99,14 +104,17 @@ impl MemoryAllocator {
     }
 
     /// Whether so much lies in holes that units of extents are to be emptied ([GA6]).
-    pub(crate) fn is_scattered(&self) -> bool {
-        let most = (self.total_units / SCATTERED_SHARE + self.extents.pool_count()) * UNIT_LINES;
-        is_scattered(self.extents.free_lines(), most, self.gathering.aligning.lock().given_up.clone())
+    pub(crate) fn is_scattered(&self, by_hand: bool) -> bool {
+        let of_zone = self.total_units / SCATTERED_SHARE * UNIT_LINES;
+        let of_free = self.free_for_extents() / SCATTERED_FREE_SHARE;
+        let kept = if by_hand { 0 } else { self.extents.pool_count() * UNIT_LINES };
+        let given_up = if by_hand { None } else { self.gathering.aligning.lock().given_up.clone() };
+        is_scattered(self.extents.free_lines(), of_zone.min(of_free) + kept, given_up)
     }
 
     /// Chooses units of extents that are emptied from now on, if so much lies in holes ([GA6]). Returns the number of lines that are in them.
-    pub(crate) fn begin_aligning(&self) -> u64 {
-        if !self.is_scattered() {
+    pub(crate) fn begin_aligning(&self, by_hand: bool) -> u64 {
+        if !self.is_scattered(by_hand) {
             return 0;
         }
         let (units, moved) = self.choose_scattered();
@@ -119,16 +127,9 @@ impl MemoryAllocator {
 
     /// Chooses units of extents for [GA6]. Growth has its transient room besides, as far as free units are not enough for it.
     fn choose_scattered(&self) -> (Vec<u64>, u64) {
-        let (mut room, mut sparse) = (0, Vec::new());
-        for unit in (0..self.total_units).filter(|unit| use_of(self.map.owner(*unit)) == Some(Use::Extents)) {
-            let taken = UNIT_PAGES - u64::from(self.map.bits[unit as usize].lock().free()) / PAGE_LINES;
-            let in_blocks = self.extents.free_in_blocks(unit);
-            room += in_blocks;
-            if taken > 0 && taken < UNIT_PAGES {
-                sparse.push(Sparse { taken, unit, in_blocks });
-            }
-        }
-        let (units, moved) = choose(sparse, room.saturating_sub(self.kept_for_extents() / PAGE_LINES));
+        let units = (0..self.total_units).filter(|unit| use_of(self.map.owner(*unit)) == Some(Use::Extents));
+        let sparse = units.filter_map(|unit| self.extents.sparse(unit)).collect();
+        let (units, moved) = choose(sparse, self.kept_for_extents() / PAGE_LINES, 1);
         (units, moved * PAGE_LINES)
     }
 
@@ -247,8 +248,14 @@ mod tests {
     use crate::numa::Numa;
     use crate::sync::atomic::Ordering::SeqCst;
 
+    const BOTH: [Use; 2] = [Use::Slots, Use::Extents];
+
     fn allocator() -> MemoryAllocator {
-        let geometry = Geometry::new(64 << 20, 64 << 20, 64 << 10, 4, 256 << 10).expect("fits");
+        allocator_of(64 << 20)
+    }
+
+    fn allocator_of(memory_bytes: u64) -> MemoryAllocator {
+        let geometry = Geometry::new(memory_bytes, 64 << 20, 64 << 10, 4, 256 << 10).expect("fits");
         let memory = MemoryAllocator::new(&geometry, 1, Numa::new(MemoryNodes::default(), true), SparePages::new(0, 10));
         memory.finish_loading();
         for region in [1, 3] {
@@ -271,8 +278,8 @@ mod tests {
         let free = memory.free_units.load(SeqCst);
         let slots = sparse_slots(&memory);
         assert_eq!(memory.free_units.load(SeqCst), free - 4);
-        assert!(memory.may_gather(false));
-        assert_eq!(memory.begin_gathering(false), 3 * 64 * PAGE_LINES, "one unit has room for the four");
+        assert!(memory.may_gather(&BOTH, false));
+        assert_eq!(memory.begin_gathering(&BOTH, false), 3 * 64 * PAGE_LINES, "one unit has room for the four");
         for slot in slots.iter().filter(|slot| memory.is_gathered(**slot)) {
             let to = memory.take_slot(SlotClass::Page, Need::Move).expect("room");
             assert!(!memory.is_gathered(to), "[GA1]");
@@ -280,14 +287,14 @@ mod tests {
         }
         assert_eq!((memory.free_units.load(SeqCst), memory.gathered_units()), (free - 1, 3));
         assert!(!memory.is_any_left_to_gather() && !memory.end_gathering());
-        assert!(!memory.may_gather(true), "one unit is left");
+        assert!(!memory.may_gather(&BOTH, true), "one unit is left");
     }
 
     #[test]
     fn who_finds_no_other_slots_ends_the_emptying() {
         let memory = allocator();
         let _slots = sparse_slots(&memory);
-        assert!(memory.begin_gathering(false) > 0);
+        assert!(memory.begin_gathering(&BOTH, false) > 0);
         while memory.take_slot(SlotClass::Page, Need::Move).is_ok() {}
         assert!(memory.is_any_left_to_gather(), "a move ends nothing, and takes no unit");
         while memory.take_slot(SlotClass::Page, Need::Transient).is_ok() {}
@@ -303,7 +310,7 @@ mod tests {
         let taken: Vec<_> = (0..3 * 32).map(|_| memory.take_extent(16, Need::Growth).expect("room")).collect();
         let (kept, freed): (Vec<_>, Vec<_>) = taken.into_iter().enumerate().partition(|(index, _)| index % 4 == 0);
         freed.into_iter().for_each(|(_, extent)| assert!(memory.free_extent(extent, 16)));
-        assert_eq!(memory.begin_gathering(false), 2 * 8 * 16 * PAGE_LINES);
+        assert_eq!(memory.begin_gathering(&BOTH, false), 2 * 8 * 16 * PAGE_LINES);
         for (_, extent) in kept.iter().filter(|(_, extent)| memory.is_gathered(*extent)) {
             assert!(memory.has_data(*extent, 16 * PAGE_LINES));
             let to = memory.take_extent(16, Need::Move).expect("room");
@@ -327,14 +334,34 @@ mod tests {
         let memory = allocator();
         let free = memory.free_units.load(SeqCst);
         let extents = sparse_extents(&memory);
-        assert!(memory.is_scattered());
-        assert_eq!(memory.begin_aligning(), 2 * 8 * 16 * PAGE_LINES, "a third would leave no quarter more ([SX2])");
+        assert!(memory.is_scattered(false));
+        assert_eq!(memory.begin_aligning(false), 2 * 8 * 16 * PAGE_LINES, "a third would leave no quarter more ([SX2])");
         for extent in extents.iter().filter(|extent| memory.is_gathered(**extent)) {
             let to = memory.take_extent(16, Need::Move).expect("room");
             assert!(!memory.is_gathered(to) && memory.free_extent(*extent, 16));
         }
         assert_eq!((memory.free_units.load(SeqCst), memory.gathered_units()), (free - 2, 2));
-        assert!(!memory.end_gathering() && !memory.is_scattered() && memory.begin_aligning() == 0);
+        assert!(!memory.end_gathering() && !memory.is_scattered(false) && memory.begin_aligning(false) == 0);
+    }
+
+    /// [GA6], [GA7]: three units in holes are less than a forty-eighth of the zone, and most of what is free.
+    #[test]
+    fn the_limit_is_relative_to_what_is_free() {
+        let memory = allocator_of(512 << 20);
+        let taken: Vec<_> = std::iter::from_fn(|| memory.take_extent(16, Need::Growth).ok()).collect();
+        let (gone, kept): (Vec<_>, Vec<_>) = taken.into_iter().enumerate().partition(|(index, _)| index % 60 == 0);
+        gone.into_iter().for_each(|(_, extent)| assert!(memory.free_extent(extent, 16)));
+        let in_units = |lines: u64| lines as f64 / UNIT_LINES as f64;
+        let (in_holes, of_zone) = (in_units(memory.extents.free_lines()), memory.total_units / SCATTERED_SHARE);
+        assert!(in_holes > 2.0 && in_holes < of_zone as f64 + 1.0, "{in_holes} units in holes");
+        assert!(memory.is_scattered(false) && memory.is_scattered(true));
+        assert!(memory.begin_aligning(true) > 0);
+        for (_, extent) in kept.iter().filter(|(_, extent)| memory.is_gathered(*extent)) {
+            memory.take_extent(16, Need::Move).expect("room");
+            assert!(memory.free_extent(*extent, 16));
+        }
+        assert!(!memory.end_gathering(), "none is left");
+        assert!(memory.gathered_units() > 0 && !memory.is_scattered(false));
     }
 
     /// [GA6], [SX4]
@@ -343,17 +370,17 @@ mod tests {
         for moved in [false, true] {
             let memory = allocator();
             let extents = sparse_extents(&memory);
-            assert!(memory.begin_aligning() > 0);
+            assert!(memory.begin_aligning(false) > 0);
             let first = extents.iter().find(|extent| memory.is_gathered(**extent)).expect("one").unit();
             for extent in extents.iter().filter(|extent| moved && extent.unit() == first) {
                 memory.take_extent(16, Need::Move).expect("room");
                 assert!(memory.free_extent(*extent, 16));
             }
             assert!(memory.end_gathering());
-            assert_eq!(memory.is_scattered(), moved, "one unit of two is not most of them");
+            assert_eq!(memory.is_scattered(false), moved, "one unit of two is not most of them");
             let left: Vec<_> = extents.iter().filter(|extent| extent.unit() != first).collect();
             left[..14].iter().for_each(|extent| assert!(memory.free_extent(**extent, 16)));
-            assert!(memory.is_scattered(), "more than an eighth more lies in holes");
+            assert!(memory.is_scattered(false), "more than an eighth more lies in holes");
         }
     }
 
@@ -361,9 +388,9 @@ mod tests {
     fn what_could_not_be_emptied_is_left_alone_until_more_is_free() {
         let memory = allocator();
         let slots = sparse_slots(&memory);
-        assert!(memory.begin_gathering(false) > 0 && memory.end_gathering());
-        assert!(!memory.may_gather(false) && memory.may_gather(true));
+        assert!(memory.begin_gathering(&BOTH, false) > 0 && memory.end_gathering());
+        assert!(!memory.may_gather(&BOTH, false) && memory.may_gather(&BOTH, true));
         slots[..160].iter().for_each(|slot| assert!(memory.free_slot(*slot, PAGE_LINES)));
-        assert!(memory.may_gather(false));
+        assert!(memory.may_gather(&BOTH, false));
     }
 }

@@ -13,6 +13,7 @@
 //!
 //! Lock order: a region or a pool, then `units`, then the bits of a unit.
 
+use tandemfs_device::Apart;
 use tandemfs_format::allocation_map::PieceKind;
 use tandemfs_format::geometry::Geometry;
 use tandemfs_format::segment::{Region, Segment};
@@ -46,7 +47,7 @@ pub(crate) struct MemoryAllocator {
     /// Units of the inode region in order, with their lines below the mark: gives inode addresses without the region's lock.
     pub(super) inode_units: RwLock<Vec<(u64, u64)>>,
     /// With several nodes, as many for each one, one behind the other.
-    pub(super) pools: Vec<Mutex<Pool>>,
+    pub(super) pools: Vec<Apart<Mutex<Pool>>>,
     /// Which node serves whom first.
     pub(crate) numa: Numa,
     pub(super) extents: Extents,
@@ -77,7 +78,7 @@ impl MemoryAllocator {
             freed_apart: Default::default(),
             region_free: Default::default(),
             inode_units: RwLock::default(),
-            pools: (0..slot_pools).map(|_| Mutex::default()).collect(),
+            pools: (0..slot_pools).map(|_| Apart::default()).collect(),
             extents: Extents::new(geometry, pools, numa.nodes()),
             numa,
             gathering: Gathering::default(),

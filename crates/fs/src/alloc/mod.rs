@@ -14,7 +14,7 @@ mod emptying;
 mod extents;
 mod freed_apart;
 mod freed_sectors;
-mod gathering;
+pub(crate) mod gathering;
 mod hold;
 mod large_units;
 pub(crate) mod maps;

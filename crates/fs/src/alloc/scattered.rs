@@ -32,8 +32,8 @@ use crate::sync::{Mutex, RwLock};
 pub(super) const SCATTERED_SHARE: u64 = 48;
 /// Most pages that one pass moves, 64 MiB.
 const MOVED_PAGES_MAX: u64 = 32 * UNIT_PAGES;
-/// A unit is emptied only if at least this part (1/N) of it is free ([SX2]).
-const FREE_SHARE: u64 = 8;
+/// A unit of the block zone is emptied only if at least so many of its pages are free, an eighth ([SX2]).
+const LEAST_FREE: u64 = UNIT_PAGES / 8;
 
 /// A unit with holes.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,19 +43,27 @@ pub(super) struct Sparse {
     pub(super) unit: u64,
     /// Pages of its free blocks.
     pub(super) in_blocks: u64,
+    /// Of the pages in use those in blocks that are free in part, if rests of blocks of other units count as room for them.
+    pub(super) ends: u64,
+    /// Pages of these rests.
+    pub(super) in_rests: u64,
 }
 
-/// Chooses units that are emptied, where free blocks of all units have `room` pages ([SX2]). Also returns how many pages are in use there.
-pub(super) fn choose(mut units: Vec<Sparse>, mut room: u64) -> (Vec<u64>, u64) {
-    units.retain(|unit| UNIT_PAGES - unit.taken >= UNIT_PAGES / FREE_SHARE);
+/// Chooses units that are emptied, of all with holes: those with so many free pages at least, so that free blocks of the others have room for
+/// what is moved beside what is kept ([SX2]). Also returns how many pages are in use there.
+pub(super) fn choose(mut units: Vec<Sparse>, kept: u64, least_free: u64) -> (Vec<u64>, u64) {
+    let mut room = units.iter().map(|unit| unit.in_blocks).sum::<u64>().saturating_sub(kept);
+    let mut rests: u64 = units.iter().map(|unit| unit.in_rests).sum();
+    units.retain(|unit| UNIT_PAGES - unit.taken >= least_free);
     units.sort_unstable();
-    let (mut moved, mut chosen) = (0, Vec::new());
-    for Sparse { taken, unit, in_blocks } in units {
-        room = room.saturating_sub(in_blocks);
-        if room < (moved + taken) * 5 / 4 || moved + taken > MOVED_PAGES_MAX {
+    let (mut moved, mut moved_ends, mut chosen) = (0, 0, Vec::new());
+    for Sparse { taken, unit, in_blocks, ends, in_rests } in units {
+        (room, rests) = (room.saturating_sub(in_blocks), rests - in_rests);
+        let (all, in_whole) = (moved + taken, moved + taken - moved_ends - ends);
+        if room < in_whole * 5 / 4 || room + rests < all * 5 / 4 || all > MOVED_PAGES_MAX {
             break;
         }
-        moved += taken;
+        (moved, moved_ends) = (all, moved_ends + ends);
         chosen.push(unit);
     }
     chosen.sort_unstable();
@@ -118,7 +126,7 @@ impl SectorAllocator {
             return 0;
         }
         let may_be_whole = |unit: u64| unit > 0 && (unit + 1) * UNIT_PAGES <= self.total; // the identity is in the first
-        let (mut room, mut sparse) = (0, Vec::new());
+        let mut sparse = Vec::new();
         for group in 0..self.group_count {
             let (pool, first) = self.place_of(group);
             self.pools.with(pool, |space| {
@@ -129,14 +137,12 @@ impl SectorAllocator {
                         continue;
                     }
                     let in_blocks = space.free_in_blocks(in_pool);
-                    room += in_blocks;
-                    if may_be_whole(unit) {
-                        sparse.push(Sparse { taken: UNIT_PAGES - free, unit, in_blocks });
-                    }
+                    let taken = if may_be_whole(unit) { UNIT_PAGES - free } else { UNIT_PAGES }; // never sparse enough
+                    sparse.push(Sparse { taken, unit, in_blocks, ends: 0, in_rests: 0 });
                 }
             });
         }
-        let (units, moved) = choose(sparse, room);
+        let (units, moved) = choose(sparse, 0, LEAST_FREE);
         let mut list = self.scattered.units.write();
         list.extend(units.into_iter().filter(|unit| self.in_unit(*unit, |space, index| space.hide(index))));
         list.sort_unstable();
@@ -239,23 +245,33 @@ mod tests {
     /// [SX2]
     #[test]
     fn the_emptiest_units_are_chosen_as_long_as_whole_blocks_of_the_others_have_room() {
-        let sparse = |loads: &[u64]| {
-            let unit = |(unit, taken): (usize, &u64)| Sparse { taken: *taken, unit: unit as u64, in_blocks: UNIT_PAGES - taken };
-            loads.iter().enumerate().map(unit).collect::<Vec<_>>()
+        let unit = |unit: u64, taken: u64| Sparse { taken, unit, in_blocks: UNIT_PAGES - taken, ends: 0, in_rests: 0 };
+        let sparse = |loads: &[u64]| (0..).zip(loads).map(|(index, taken)| unit(index, *taken)).collect::<Vec<_>>();
+        // Room of units that are too full to be emptied themselves.
+        let beside = |loads: &[u64], room: u64| {
+            let full = Sparse { taken: UNIT_PAGES, unit: 99, in_blocks: room, ends: 0, in_rests: 0 };
+            sparse(loads).into_iter().chain([full]).collect::<Vec<_>>()
         };
-        let room = |units: &[Sparse]| units.iter().map(|unit| unit.in_blocks).sum::<u64>();
-        let units = sparse(&[300, 100, 448, 449]);
-        let all = room(&units);
-        assert_eq!(
-            choose(sparse(&[300, 100, 448, 449]), all),
-            (vec![1], 100),
-            "399 of 687 are left, of which a quarter more than 400 are none"
-        );
-        assert_eq!(choose(units, all + 800), (vec![0, 1], 400));
-        assert_eq!(choose(sparse(&[448, 449]), 10_000), (vec![0], 448), "an eighth of the other is not free");
-        assert_eq!(choose(sparse(&[100]), 412 + 124), (vec![], 0));
-        assert_eq!(choose(sparse(&[100]), 412 + 125), (vec![0], 100), "a quarter more");
-        assert_eq!(choose(sparse(&[256; 100]), 1 << 20).1, MOVED_PAGES_MAX);
+        let few = choose(sparse(&[300, 100, 448, 449]), 0, LEAST_FREE);
+        assert_eq!(few, (vec![1], 100), "399 of 687 are left, of which a quarter more than 400 are none");
+        assert_eq!(choose(beside(&[300, 100, 448, 449], 800), 0, LEAST_FREE), (vec![0, 1], 400));
+        assert_eq!(choose(beside(&[300, 100, 448, 449], 800), 800, LEAST_FREE), few, "what is kept is no room");
+        assert_eq!(choose(beside(&[448, 449], 10_000), 0, LEAST_FREE), (vec![0], 448), "an eighth of the other is not free");
+        assert_eq!(choose(beside(&[448, 449], 10_000), 0, 63), (vec![0, 1], 897), "where that is asked for");
+        assert_eq!(choose(beside(&[100], 124), 0, 1), (vec![], 0));
+        assert_eq!(choose(beside(&[100], 125), 0, 1), (vec![0], 100), "a quarter more");
+        assert_eq!(choose(beside(&[256; 90], 1 << 20), 0, 1).1, MOVED_PAGES_MAX);
+    }
+
+    #[test]
+    fn rests_of_blocks_are_room_for_ends_alone() {
+        let units = |ends| {
+            let sparse = Sparse { taken: 100, unit: 0, in_blocks: 400, ends, in_rests: 12 };
+            vec![sparse, Sparse { taken: UNIT_PAGES, unit: 1, in_blocks: 100, ends: 0, in_rests: 25 }]
+        };
+        assert_eq!(choose(units(19), 0, 1), (vec![], 0), "81 in whole blocks, and a quarter more than 100 have no room");
+        assert_eq!(choose(units(20), 0, 1), (vec![0], 100));
+        assert_eq!(choose(units(20), 1, 1), (vec![], 0));
     }
 
     #[test]

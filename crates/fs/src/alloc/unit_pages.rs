@@ -131,6 +131,11 @@ pub(super) fn free_block_count(pages: &UnitPages, each: u32) -> u64 {
     free_blocks(pages, each).iter().map(|word| u64::from(word.count_ones())).sum::<u64>() / u64::from(each)
 }
 
+/// Blocks of which every page is taken.
+pub(super) fn full_block_count(pages: &UnitPages, each: u32) -> u64 {
+    free_block_count(&pages.map(|word| !word), each)
+}
+
 /// The first free blocks in a row for `count` pages.
 pub(super) fn first_row(pages: &UnitPages, each: u32, count: u32) -> Option<u32> {
     first_run(&free_blocks(pages, each), count.next_multiple_of(each))

@@ -36,7 +36,7 @@ mod line_store;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tandemfs_device::{Drive, Structure};
+use tandemfs_device::{Apart, Drive, Structure};
 use tandemfs_format::{LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
 
 use crate::error::Result;
@@ -144,15 +144,16 @@ struct Shard {
 }
 
 pub(crate) struct PageCache {
-    shards: Vec<LongMutex<Shard>>,
+    /// Each apart from the others ([APT1] of the device's `apart.rs`), as are the words below that every commit changes.
+    shards: Vec<Apart<LongMutex<Shard>>>,
     shard_pages_max: usize,
     memory_bytes_max: u64,
     page_count: AtomicUsize,
     /// Copies of file data; they use the memory left ([CP4] there).
     pub(crate) duplicates: DuplicatePages,
-    dirty: Mutex<Vec<Arc<Page>>>,
+    dirty: Apart<Mutex<Vec<Arc<Page>>>>,
     /// Pages in that list, plus pages that a checkpoint has taken from it and not yet written home.
-    dirty_count: AtomicUsize,
+    dirty_count: Apart<AtomicUsize>,
     dirty_max: usize,
 }
 
@@ -170,14 +171,14 @@ impl PageCache {
         let pages = memory_bytes as usize / size_of::<Page>();
         let shard_pages_max = (pages / SHARDS).max(if EXPLORED { 1 } else { 4 });
         Self {
-            shards: (0..SHARDS).map(|_| LongMutex::default()).collect(),
+            shards: (0..SHARDS).map(|_| Apart::default()).collect(),
             shard_pages_max,
             dirty_max: SHARDS * shard_pages_max / DIRTY_PART,
             memory_bytes_max: memory_bytes,
             page_count: AtomicUsize::new(0),
             duplicates,
-            dirty: Mutex::default(),
-            dirty_count: AtomicUsize::new(0),
+            dirty: Apart::default(),
+            dirty_count: Apart::default(),
         }
     }
 

@@ -20,7 +20,8 @@
 //! [CZ6] Neither the times nor the change count of an inode change when its metadata moves. A reader's buffers stay valid: no byte of a file
 //!       changes.
 //! [CZ7] No pass begins while space is held back (`held_back.rs`), and one that is under way ends: the maps are not exact.
-//! [CZ8] The background thread works for a share of the time, and stops for whoever asks it for something else. As long as there is no
+//! [CZ8] The background thread works for a share of the time, and stops for whoever asks it for something else. What aligned extents lose by
+//!       that it makes up for: then it rests nine times as long as it worked, not the whole interval. As long as there is no
 //!       shortage it works only while few transactions are committed by others, or where free space is scattered ([SX1] of
 //!       `alloc/scattered.rs`). An operation that found no space compacts until a unit has
 //!       become data area since it failed, whoever did that. Between two steps it ends for an unmount, and does the checkpoint that is asked
@@ -34,9 +35,11 @@ use tandemfs_format::segment::Region;
 use tandemfs_format::{InodeNumber, LINE_BYTES, SECTOR_BYTES, UNIT_LINES};
 
 use crate::alloc::departure::Pace;
+use crate::alloc::gathering::Use;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::journal::Requests;
+use crate::mutant::{Mutant, on};
 use crate::statistics::count;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::tuning::compaction::{Compaction, CompactionRun, Pass};
@@ -54,6 +57,9 @@ const SHARE_SHORT: Duration = Duration::from_millis(250);
 /// ... otherwise for at most this time, if others committed at most so many transactions since.
 const SHARE_QUIET: Duration = Duration::from_millis(100);
 const QUIET_TRANSACTIONS: u64 = 100;
+/// What it works for aligned extents is a tenth of its time: it rests so many times as long.
+const REST: u32 = 9;
+const REST_LEAST: Duration = Duration::from_millis(1);
 /// How often operations without space try regions again that were given up.
 const ANEW_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a step by hand waits if an operation compacts.
@@ -67,6 +73,19 @@ enum Aligning {
     Too,
     /// Nothing but that.
     Alone,
+    /// Units of extents are emptied as far as they can be.
+    ByHand,
+}
+
+impl Compaction {
+    /// How long the background thread leaves compaction alone from now on ([CZ8]). A pass for aligned extents that was ended early, by what is
+    /// asked for all the time while much is written, goes on early.
+    fn rest(&self) -> Duration {
+        let Some(at) = self.worked_at else { return Duration::ZERO };
+        let aligns = self.pass.as_ref().is_some_and(|pass| pass.aligns);
+        let interval = if aligns { self.worked.saturating_mul(REST).clamp(REST_LEAST, INTERVAL) } else { INTERVAL };
+        interval.saturating_sub(at.elapsed())
+    }
 }
 
 impl FileSystem {
@@ -86,20 +105,22 @@ impl FileSystem {
             return Ok(true);
         };
         let work = &self.volume.live.work;
-        let (moved, given) = (work.compacted_bytes.load(Relaxed), self.units_emptied());
+        let (moved, given) = (work.compacted_bytes.value(), self.units_emptied());
         let goes_on = match &mut compaction.pass {
             Some(pass) => {
                 pass.pace = Pace::Short;
+                let before = pass.emptied_before;
                 // After a pass of the background thread comes one of its own.
-                self.step(&mut compaction)? || self.units_emptied() > given || run.passes == 0
+                let goes_on = self.step(&mut compaction)?;
+                goes_on || self.units_emptied() > before && !on(Mutant::GatheringEndsEarly) || run.passes == 0 // [GA7] of `alloc/gathering.rs`
             }
             None => {
-                let begins = self.begin(&mut compaction, Pace::Short, run.passes == 0, Aligning::Too)?;
+                let begins = self.begin(&mut compaction, Pace::Short, run.passes == 0, Aligning::ByHand)?;
                 run.passes += u64::from(begins);
                 begins
             }
         };
-        run.moved_bytes += work.compacted_bytes.load(Relaxed).saturating_sub(moved);
+        run.moved_bytes += work.compacted_bytes.value().saturating_sub(moved);
         run.freed_bytes += self.units_emptied().saturating_sub(given) * UNIT_LINES * LINE_BYTES as u64;
         Ok(goes_on)
     }
@@ -114,7 +135,7 @@ impl FileSystem {
 
     /// Units that have become free for any use since the mount, by leaving their regions or by being emptied.
     pub(crate) fn units_given_back(&self) -> u64 {
-        self.volume.live.work.units_given_back.load(Relaxed) + self.volume.memory.gathered_units()
+        self.volume.live.work.units_given_back.value() + self.volume.memory.gathered_units()
     }
 
     /// The same with those of the block zone that have become aligned extents.
@@ -123,8 +144,8 @@ impl FileSystem {
     }
 
     /// Whether units of a zone are to be emptied so that aligned extents stay ([SX1] of `alloc/scattered.rs`).
-    fn is_scattered(&self) -> bool {
-        self.volume.sectors.is_scattered() || self.volume.has_memory_homes() && self.volume.memory.is_scattered()
+    fn is_scattered(&self, by_hand: bool) -> bool {
+        self.volume.sectors.is_scattered() || self.volume.has_memory_homes() && self.volume.memory.is_scattered(by_hand)
     }
 
     /// Compacts for an operation that found no space, until `wanted` units have become free beside the `given` of before it ([CZ8]), or nothing
@@ -175,15 +196,15 @@ impl FileSystem {
     pub(crate) fn compact_behind(&self) -> Result<()> {
         let Some(mut compaction) = self.compaction.try_lock() else { return Ok(()) };
         let is_short = self.are_units_short() || self.do_homes_want_units();
-        if compaction.worked_at.is_some_and(|at| at.elapsed() < INTERVAL) {
+        if !compaction.rest().is_zero() {
             return Ok(());
         }
-        let transactions = self.volume.live.work.transactions.load(Relaxed);
+        let transactions = self.volume.live.work.transactions.value();
         let is_quiet = transactions.saturating_sub(std::mem::replace(&mut compaction.transactions, transactions)) <= QUIET_TRANSACTIONS;
         compaction.worked_at = Some(Instant::now());
         let is_scattered = match &compaction.pass {
             Some(pass) => pass.aligns,
-            None => self.is_scattered(),
+            None => self.is_scattered(false),
         };
         if !is_short && !is_quiet && !is_scattered {
             return Ok(());
@@ -205,9 +226,14 @@ impl FileSystem {
         }
         let (start, share) = (Instant::now(), if is_short { SHARE_SHORT } else { SHARE_QUIET });
         while self.step(&mut compaction)? && start.elapsed() < share && !self.is_asked() {}
-        compaction.transactions = self.volume.live.work.transactions.load(Relaxed);
-        compaction.worked_at = Some(Instant::now());
+        compaction.transactions = self.volume.live.work.transactions.value();
+        (compaction.worked_at, compaction.worked) = (Some(Instant::now()), start.elapsed());
         Ok(())
+    }
+
+    /// When the background thread goes on with a pass, if it has nothing else to do.
+    pub(crate) fn compaction_rest(&self) -> Duration {
+        self.compaction.try_lock().filter(|compaction| compaction.pass.is_some()).map_or(INTERVAL, |compaction| compaction.rest())
     }
 
     /// Whether the background thread has something else to do.
@@ -221,10 +247,15 @@ impl FileSystem {
         if volume.held_back.is_any() {
             return Ok(false); // [CZ7]
         }
-        let gathers = pace == Pace::Short && volume.has_memory_homes(); // [GA5] of `alloc/gathering.rs`
+        let by_hand = aligning == Aligning::ByHand;
+        let gathered: &[Use] = match pace == Pace::Short && volume.has_memory_homes() {
+            true if by_hand => &[Use::Slots], // extents are emptied by the rule of aligned extents, [GA6] of `alloc/gathering.rs`
+            true => &[Use::Slots, Use::Extents],
+            false => &[], // [GA5]
+        };
         let (aligns, regions) =
-            (aligning != Aligning::Not && self.is_scattered(), if aligning == Aligning::Alone { &[][..] } else { &Region::ALL[..] });
-        if !(regions.iter().any(|region| memory.may_empty(*region, pace, anew)) || gathers && memory.may_gather(anew) || aligns) {
+            (aligning != Aligning::Not && self.is_scattered(by_hand), if aligning == Aligning::Alone { &[][..] } else { &Region::ALL[..] });
+        if !(regions.iter().any(|region| memory.may_empty(*region, pace, anew)) || memory.may_gather(gathered, anew) || aligns) {
             return Ok(false);
         }
         // What waits for the watermark is free then, and units that are empty need no compaction.
@@ -233,19 +264,19 @@ impl FileSystem {
             volume.release_pending();
         }
         volume.give_back_units(if pace == Pace::Short { Pace::Short } else { Pace::Ends })?;
+        let emptied_before = self.units_emptied();
         let lines: u64 = regions.iter().map(|region| memory.begin_emptying(*region, pace, anew)).sum();
-        let data_lines = match aligns && volume.has_memory_homes() {
-            _ if gathers => memory.begin_gathering(anew),
-            true => memory.begin_aligning(),
-            false => 0,
-        };
+        let mut data_lines = memory.begin_gathering(gathered, anew);
+        if aligns && volume.has_memory_homes() && !gathered.contains(&Use::Extents) {
+            data_lines += memory.begin_aligning(by_hand);
+        }
         let count = if aligns { sectors.begin_gathering() } else { 0 };
         if lines + data_lines + count == 0 {
             return Ok(false);
         }
         let (bytes, data_bytes) = (lines * LINE_BYTES as u64, data_lines * LINE_BYTES as u64 + count * SECTOR_BYTES as u64);
         tracing::info!(units = memory.emptied_units().len(), bytes, data_bytes, "compaction begins");
-        compaction.pass = Some(Pass { aligns, ..Pass::new(pace) });
+        compaction.pass = Some(Pass { aligns, emptied_before, ..Pass::new(pace) });
         Ok(true)
     }
 
@@ -262,7 +293,7 @@ impl FileSystem {
             return Ok(true);
         }
         if result.is_ok() && !is_held && !pass.is_second && self.is_any_left() {
-            *pass = Pass { is_second: true, aligns: pass.aligns, ..Pass::new(pass.pace) };
+            *pass = Pass { is_second: true, aligns: pass.aligns, emptied_before: pass.emptied_before, ..Pass::new(pass.pace) };
             return Ok(true);
         }
         let (pace, left) = (pass.pace, pass.left);

@@ -307,7 +307,6 @@ mod tests {
     use super::*;
     use crate::alloc::Need;
     use crate::alloc::departure::Pace;
-    use crate::sync::atomic::Ordering::Relaxed;
     use crate::{FormatOptions, MountOptions, NewInode, SetExtendedAttribute, make_file_system};
 
     const VALUE_BYTES: usize = 60_000;
@@ -373,10 +372,10 @@ mod tests {
             fs.volume.release_pending();
             assert!(fs.stopped().is_none(), "{forged}: {:?}", fs.stopped());
         }
-        let moved = fs.volume.live.work.compacted_bytes.load(Relaxed);
+        let moved = fs.volume.live.work.compacted_bytes.value();
         forge(&fs, file, vector);
         fs.move_everything().expect("works");
-        assert!(fs.volume.live.work.compacted_bytes.load(Relaxed) > moved);
+        assert!(fs.volume.live.work.compacted_bytes.value() > moved);
         let mut bytes = vec![0; 64 << 10];
         fs.read(file, 0, &mut bytes).expect("its checksums have moved with it");
     }
@@ -391,7 +390,7 @@ mod tests {
         let looked = look(&fs, file);
         assert!(matches!(looked.places[..], [Place::Attributes]));
         fs.move_one(&mut Pass::new(Pace::Short), &looked, &Place::Attributes).expect("moves");
-        assert!(fs.volume.live.work.compacted_bytes.load(Relaxed) >= VALUES * VALUE_BYTES as u64);
+        assert!(fs.volume.live.work.compacted_bytes.value() >= VALUES * VALUE_BYTES as u64);
         assert!(!fs.volume.memory.emptied_units().is_empty() && look(&fs, file).places.is_empty());
         for number in 0..VALUES {
             assert_eq!(fs.extended_attribute(file, format!("user.{number}").as_bytes()).expect("there"), value(number));
@@ -407,6 +406,6 @@ mod tests {
         let moved = fs.move_attributes(&looked.file, looked.owner, wanted).expect("room").expect("known");
         assert!(moved * (LINE_BYTES as u64) < VALUES * VALUE_BYTES as u64, "{moved} lines in more than one move");
         fs.move_one(&mut Pass::new(Pace::Short), &looked, &Place::Attributes).expect("nothing to do");
-        assert_eq!(fs.volume.live.work.compacted_bytes.load(Relaxed), 0, "an object of an earlier look");
+        assert_eq!(fs.volume.live.work.compacted_bytes.value(), 0, "an object of an earlier look");
     }
 }

@@ -107,7 +107,7 @@ impl FileSystem {
             if moves.files.is_empty() && moves.search.is_none() || moves.worked_at.is_some_and(|at| at.elapsed() < INTERVAL) {
                 return Ok(());
             }
-            let transactions = self.volume.live.work.transactions.load(Relaxed);
+            let transactions = self.volume.live.work.transactions.value();
             let is_rewriting = moves.files.front().is_some_and(|file| file.step != MoveStep::Home);
             let is_quiet = !is_rewriting && transactions.saturating_sub(moves.transactions) <= QUIET_TRANSACTIONS;
             if is_quiet { SHARE_QUIET } else { SHARE_BUSY }
@@ -121,7 +121,7 @@ impl FileSystem {
             result = self.move_step();
         }
         let mut moves = self.moves.lock();
-        moves.transactions = self.volume.live.work.transactions.load(Relaxed);
+        moves.transactions = self.volume.live.work.transactions.value();
         moves.worked_at = Some(Instant::now());
         result.map(drop)
     }

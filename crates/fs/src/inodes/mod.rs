@@ -18,7 +18,7 @@ mod room;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tandemfs_device::{Fenced, Flushed, Structure};
+use tandemfs_device::{Apart, Fenced, Flushed, Structure};
 use tandemfs_format::attributes::AttributePointer;
 use tandemfs_format::inode::{Inode, file_type, state};
 use tandemfs_format::mapping::RecordBytes;
@@ -171,9 +171,10 @@ impl Shard {
 }
 
 pub(crate) struct InodeTable {
-    shards: Vec<LongMutex<Shard>>,
+    /// Each apart from the others ([APT1] of the device's `apart.rs`).
+    shards: Vec<Apart<LongMutex<Shard>>>,
     /// Holds from outside ([IN4]), apart from the shards: those are locked while an inode is loaded.
-    held: Vec<Mutex<NearMap<u64>>>,
+    held: Vec<Apart<Mutex<NearMap<u64>>>>,
     shard_inodes_max: usize,
     /// Bytes of directory indexes and extended attributes in memory.
     pub(crate) index_bytes: AtomicUsize,
@@ -185,8 +186,8 @@ impl InodeTable {
         // A quarter of the memory option for inodes, a quarter for directory indexes, the rest for pages.
         let inode_bytes = size_of::<InCoreInode>() + 64;
         Self {
-            shards: (0..SHARDS).map(|_| LongMutex::default()).collect(),
-            held: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS).map(|_| Apart::default()).collect(),
+            held: (0..SHARDS).map(|_| Apart::default()).collect(),
             shard_inodes_max: (memory_bytes as usize / 4 / inode_bytes / SHARDS).max(if EXPLORED { 1 } else { 16 }),
             index_bytes: AtomicUsize::new(0),
             index_bytes_max: memory_bytes as usize / 4,

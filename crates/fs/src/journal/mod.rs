@@ -19,7 +19,7 @@ mod tx;
 
 use std::sync::Arc;
 
-use tandemfs_device::Drive;
+use tandemfs_device::{Apart, Drive};
 use tandemfs_format::segment::Region;
 use tandemfs_format::superblock::{Superblock, Tail};
 use tandemfs_format::{LineAddress, Sector};
@@ -54,13 +54,14 @@ pub(crate) trait Host {
 }
 
 pub(crate) struct Journal {
-    rings: Vec<LongMutex<Ring>>,
+    /// Each apart from the others ([APT1] of the device's `apart.rs`), as are the next words, which every commit changes.
+    rings: Vec<Apart<LongMutex<Ring>>>,
     /// The last txid assigned. Increased only under a ring's lock (RULES R2).
-    last_txid: AtomicU64,
+    last_txid: Apart<AtomicU64>,
     /// The durable watermark C.
     watermark: AtomicU64,
     /// Held shared from before a txid is assigned until its lines are in the host copies; exclusively to find a txid below which all are.
-    gate: LongRwLock<()>,
+    gate: Apart<LongRwLock<()>>,
     /// Mount generation; seeds the records' checksums.
     generation: AtomicU64,
     /// Serialises checkpoints.
@@ -98,11 +99,11 @@ impl Journal {
         let geometry = superblock.geometry;
         Self {
             rings: (0..geometry.ring_count())
-                .map(|index| LongMutex::new(Ring::new(index, used_ring_bytes(&geometry), Tail::default())))
+                .map(|index| Apart::new(LongMutex::new(Ring::new(index, used_ring_bytes(&geometry), Tail::default()))))
                 .collect(),
-            last_txid: AtomicU64::new(superblock.watermark),
+            last_txid: Apart::new(AtomicU64::new(superblock.watermark)),
             watermark: AtomicU64::new(superblock.watermark),
-            gate: LongRwLock::new(()),
+            gate: Apart::default(),
             generation: AtomicU64::new(superblock.generation),
             checkpoint: LongMutex::new(()),
             firmware: on_drive.then(|| FirmwareEngine::new(superblock.watermark)),

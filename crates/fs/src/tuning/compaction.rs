@@ -1,6 +1,6 @@
 //! State that compaction keeps from one step to the next (`compaction/`).
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::alloc::departure::Pace;
 
@@ -16,8 +16,9 @@ pub(crate) struct Compaction {
     pub(crate) pass: Option<Pass>,
     /// When the background thread last looked whether there is something to do.
     pub(crate) looked_at: Option<Instant>,
-    /// When the background thread last worked.
+    /// When the background thread last worked, and how long.
     pub(crate) worked_at: Option<Instant>,
+    pub(crate) worked: Duration,
     /// When an operation without space last tried regions that were given up.
     pub(crate) anew_at: Option<Instant>,
     /// Transactions that were committed by then, all of them and those of compaction.
@@ -37,13 +38,15 @@ pub(crate) struct Pass {
     pub(crate) left: u64,
     /// It empties units so that aligned extents stay.
     pub(crate) aligns: bool,
+    /// Units that had become free for any use, or aligned extents of the block zone, before it began.
+    pub(crate) emptied_before: u64,
     /// Moves everything, wherever it is.
     pub(crate) everything: bool,
 }
 
 impl Pass {
     pub(crate) fn new(pace: Pace) -> Self {
-        Self { pace, next: 1, within: None, is_second: false, left: 0, aligns: false, everything: false }
+        Self { emptied_before: 0, pace, next: 1, within: None, is_second: false, left: 0, aligns: false, everything: false }
     }
 }
 
