@@ -1,6 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::MoveDirection;
 use crate::error::DeviceError;
 
 /// Purpose of an access: the rows of `by_structure` in `stats`.
@@ -75,6 +76,9 @@ pub struct Counters {
     block_reads: AtomicU64,
     block_writes: AtomicU64,
     block_flushes: AtomicU64,
+    moves: AtomicU64,
+    moved_to_cache: AtomicU64,
+    moved_to_flash: AtomicU64,
     failed_reads: AtomicU64,
     failed_writes: AtomicU64,
     last_failed_seconds: AtomicU64,
@@ -106,6 +110,12 @@ pub struct CountersSnapshot {
     pub block_writes: u64,
     /// FLUSH commands.
     pub block_flushes: u64,
+    /// MOVE commands.
+    pub moves: u64,
+    /// Bytes that MOVE commands brought to the cache that the host manages.
+    pub moved_to_cache_bytes: u64,
+    /// Bytes that they wrote from there to the flash.
+    pub moved_to_flash_bytes: u64,
 }
 
 impl Counters {
@@ -139,10 +149,19 @@ impl Counters {
         self.block_flushes.fetch_add(1, Relaxed);
     }
 
+    pub(crate) fn moved(&self, direction: MoveDirection, bytes: u64) {
+        self.moves.fetch_add(1, Relaxed);
+        let counter = match direction {
+            MoveDirection::ToCache => &self.moved_to_cache,
+            MoveDirection::ToFlash => &self.moved_to_flash,
+        };
+        counter.fetch_add(bytes, Relaxed);
+    }
+
     /// Counts an access that failed for what the device is, not for what was asked of it.
     pub(crate) fn failed(&self, is_read: bool, error: &DeviceError) {
         let is_read = match error {
-            DeviceError::Block { operation, .. } => *operation == "read",
+            DeviceError::Block { operation, .. } => *operation == "read" || *operation == MoveDirection::ToCache.operation(),
             DeviceError::Poisoned { .. } => is_read,
             _ => return,
         };
@@ -168,6 +187,9 @@ impl Counters {
             block_reads: self.block_reads.load(Relaxed),
             block_writes: self.block_writes.load(Relaxed),
             block_flushes: self.block_flushes.load(Relaxed),
+            moves: self.moves.load(Relaxed),
+            moved_to_cache_bytes: self.moved_to_cache.load(Relaxed),
+            moved_to_flash_bytes: self.moved_to_flash.load(Relaxed),
             ..CountersSnapshot::default()
         };
         for (bytes, counters) in snapshot.by_structure.iter_mut().zip(&self.by_structure) {
@@ -188,7 +210,9 @@ impl Counters {
                 counter.store(0, Relaxed);
             }
         }
-        for counter in [&self.flushed_lines, &self.fences, &self.block_reads, &self.block_writes, &self.block_flushes] {
+        let blocks = [&self.block_reads, &self.block_writes, &self.block_flushes];
+        let moves = [&self.moves, &self.moved_to_cache, &self.moved_to_flash];
+        for counter in [&self.flushed_lines, &self.fences].into_iter().chain(blocks).chain(moves) {
             counter.store(0, Relaxed);
         }
     }
