@@ -87,6 +87,9 @@ struct Run {
     program_s_per_gib: f64,
 }
 
+/// What a table shows of a run.
+type Figure = fn(&Run) -> f64;
+
 /// Runs both tables.
 pub fn run(common: &Common) -> Result<Outcome> {
     let title = "random writes by stores and by blocks, a cache that the host manages beside one that the drive manages (Fig. 3)";
@@ -112,7 +115,7 @@ pub fn run(common: &Common) -> Result<Outcome> {
 }
 
 fn publish(outcome: &mut Outcome, part: &str, runs: &[Run], first: impl Fn(&Run) -> String) {
-    let figures: [(&str, fn(&Run) -> f64); 3] =
+    let figures: [(&str, Figure); 3] =
         [("GB/s", |run| run.gb_per_s), ("s/GiB stalled", |run| run.stalled_s_per_gib), ("s/GiB program", |run| run.program_s_per_gib)];
     for (unit, figure) in figures {
         let mut table = Table::new([unit].into_iter().chain(Way::ALL.map(Way::name)));
