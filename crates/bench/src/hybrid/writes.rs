@@ -107,6 +107,7 @@ pub fn run(common: &Common) -> Result<Outcome> {
         "host: MOVE commands of the host, nobody stalls for the flash; drive: a miss stalls the processor until the page is there (clock)",
         "cached: everything that is written to is in the cache; MOVE and missed: the cache holds an eighth of it",
         "stalled: processors that wait for a store, in the drive's time; a wait for a block command or a MOVE leaves the processor to others",
+        "MOVE by several threads: they take turns once a write, so stores come out of order, with less throughput and more stalls than the model has",
         "program: CPU time of the whole run on this machine, which is mostly the emulator's own work; a kernel's and a driver's is not in it",
     ] {
         outcome.note(note);
