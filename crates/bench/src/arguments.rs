@@ -51,6 +51,8 @@ pub enum Command {
     Romefs(RomefsArguments),
     /// The evaluation of the ByteFS paper, on an emulated SSD with firmware, in reckoned time
     Bytefs(BytefsArguments),
+    /// A drive whose cache the host manages (Habicht et al., Fig. 3), beside one that manages it itself
+    Hybrid(HybridArguments),
     /// The same work on TandemFS and on ext4, XFS and Btrfs, side by side
     Compare(CompareArguments),
     /// The report of a comparison, made again from its results
@@ -183,6 +185,14 @@ pub struct RomefsArguments {
     pub scale: f64,
 }
 
+/// `tandemfs-bench hybrid`.
+#[derive(Debug, Clone, Args)]
+pub struct HybridArguments {
+    /// What.
+    #[command(flatten)]
+    pub evaluation: Evaluation<HybridExperiment>,
+}
+
 /// A size in whole MiB.
 pub fn mebibytes(text: &str) -> Result<u64, String> {
     let (number, shift) = match (text.strip_suffix('M'), text.strip_suffix('G')) {
@@ -311,6 +321,13 @@ pub enum BytefsExperiment {
     Create,
     /// Overwrites of a drive 50, 75, 90 % full, with and without discards
     Discard,
+}
+
+/// An experiment of Habicht et al. §3.2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum HybridExperiment {
+    /// Fig. 3: random writes by stores and by blocks, by size and by threads; in virtual time
+    Writes,
 }
 
 #[cfg(test)]

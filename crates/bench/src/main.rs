@@ -1,5 +1,6 @@
 //! `tandemfs-bench` prints the rows of the speed table, each with a bare limit measured in the same run. `tandemfs-bench romefs` and
-//! `tandemfs-bench bytefs` repeat the evaluations of the two papers on emulated drives. `tandemfs-bench compare` runs the same work on
+//! `tandemfs-bench bytefs` repeat the evaluations of the two papers on emulated drives, `tandemfs-bench hybrid` measures a drive whose cache
+//! the host manages. `tandemfs-bench compare` runs the same work on
 //! TandemFS and on kernel file systems. The program `tandemfs` does not contain it; mounts are measured through the one beside it.
 //!
 //! [BE1] A row and its limit are measured interleaved (A B B A), on devices of the same kind whose memory was touched before. So drift of
@@ -9,7 +10,7 @@
 //! [BE4] Directories and mounts are guards, so they are removed on errors too. SIGINT and SIGTERM are handled as errors.
 //!
 //! `cases/` has one file for each row of the table, `romefs/` one for each experiment of its paper, `bytefs/` one for the figures that run
-//! loads and one for each other experiment, `workloads/` the loads of the ByteFS paper. `measure.rs` takes the times, `report.rs` judges
+//! loads and one for each other experiment, `hybrid/` one for each experiment, `workloads/` the loads of the ByteFS paper. `measure.rs` takes the times, `report.rs` judges
 //! them, `figures.rs` writes numbers, `output.rs` runs cases and experiments and prints their results, `scene.rs` makes devices and file
 //! systems. `probe.rs` records where the engine stores, `stopwatch.rs` how long each access takes. `null_fs.rs` is the FUSE file system
 //! that keeps everything in memory and nothing safe, and `served.rs` serves such file systems. `age/` makes file systems old.
@@ -23,6 +24,7 @@ mod cases;
 mod compare;
 mod failure;
 mod figures;
+mod hybrid;
 mod machine;
 mod measure;
 mod null_fs;
@@ -63,6 +65,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         (None, command) => machine::listen_for_signals().and_then(|()| match command {
             Some(Command::Romefs(romefs)) => romefs::run(romefs),
             Some(Command::Bytefs(bytefs)) => bytefs::run(bytefs),
+            Some(Command::Hybrid(hybrid)) => hybrid::run(hybrid),
             Some(Command::Compare(asked)) => compare::session::compare(asked),
             Some(Command::Report(asked)) => compare::report::run(asked),
             Some(Command::Age(asked)) => age::run(asked),

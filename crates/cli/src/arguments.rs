@@ -179,7 +179,7 @@ const WITH_FIRMWARE: &str = "Options of drives with firmware";
 /// Replacement policy of a drive's page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum CacheManagement {
-    /// The host manages the cache by commands.
+    /// The host manages the cache, which is memory, by MOVE commands (profile hybrid-cache).
     Host,
     /// The drive evicts by clock (second chance).
     Clock,

@@ -80,7 +80,7 @@ fn other(names: &str, uuid: Uuid, id: u32) -> Option<String> {
 pub fn device_id(device: &str) -> u32 {
     let paths: Vec<PathBuf> = match device.parse() {
         Ok(DeviceSpec::Image(path) | DeviceSpec::Memory(path)) => vec![path],
-        Ok(DeviceSpec::Pair { memory, block }) => vec![memory, block],
+        Ok(DeviceSpec::Pair { memory, block, .. }) => vec![memory, block],
         Err(_) => Vec::new(),
     };
     let of_path = |path: &PathBuf| match fs::metadata(path) {

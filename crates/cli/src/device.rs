@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tandemfs_device::{Device, DeviceError, Drive, PersistenceDomain};
 use tandemfs_emulator::{
-    CacheManagement, CreateOptions, DeviceOptions, FirmwareModel, GarbageCollection, ModelOptions, NO_BLOCKS, Staging,
+    CacheManagement, CreateOptions, DeviceOptions, FirmwareModel, GarbageCollection, ModelOptions, NO_BLOCKS, Replacement, Staging,
 };
 use tandemfs_fuse::mounts::{self, Mounted};
 
@@ -89,6 +89,7 @@ pub fn absolute(device: &str) -> String {
         return resolve(device).unwrap_or_else(|| device.to_owned());
     }
     let half = |part: &str| match part.split_once('=') {
+        Some((name @ "cache", size)) => format!("{name}={size}"),
         Some((name, path)) => format!("{name}={}", resolve(path).unwrap_or_else(|| path.to_owned())),
         None => part.to_owned(),
     };
@@ -132,8 +133,8 @@ fn chosen(arguments: &DeviceCreateArguments) -> ModelOptions {
         cache_bytes: arguments.cache,
         cache_management: arguments.cache_management.map(|management| match management {
             arguments::CacheManagement::Host => CacheManagement::Host,
-            arguments::CacheManagement::Clock => CacheManagement::Clock,
-            arguments::CacheManagement::Lru => CacheManagement::Lru,
+            arguments::CacheManagement::Clock => CacheManagement::Drive(Replacement::Clock),
+            arguments::CacheManagement::Lru => CacheManagement::Drive(Replacement::Lru),
         }),
         flash_read_ns: arguments.flash_latency.map(|(read_ns, _)| read_ns),
         flash_program_ns: arguments.flash_latency.map(|(_, program_ns)| program_ns),
@@ -185,17 +186,22 @@ fn of_firmware(model: &FirmwareModel) -> Value {
                 "transaction_log_bytes": transaction_log_bytes,
                 "clean_at_percent": clean_at_percent,
             }),
-            Staging::Cache { .. } => Value::Null,
+            Staging::Cache { .. } | Staging::HostCache { .. } => Value::Null,
         },
         "cache": match model.staging {
             Staging::WriteLog { .. } => Value::Null,
-            Staging::Cache { cache_bytes, management } => json!({
+            Staging::Cache { cache_bytes, replacement } => json!({
                 "cache_bytes": cache_bytes,
-                "management": match management {
-                    CacheManagement::Host => "host",
-                    CacheManagement::Clock => "clock",
-                    CacheManagement::Lru => "lru",
+                "management": match replacement {
+                    Replacement::Clock => "clock",
+                    Replacement::Lru => "lru",
                 },
+            }),
+            Staging::HostCache { cache_bytes, queue_depth, bytes_per_second } => json!({
+                "cache_bytes": cache_bytes,
+                "management": "host",
+                "moves_at_once": queue_depth,
+                "move_bytes_per_second": bytes_per_second,
             }),
         },
         "flash": {
@@ -237,6 +243,7 @@ fn of_pair(device: &str) -> Result<Value, Failure> {
         "discard": description.discard,
         "memory_bytes": description.memory_bytes,
         "block_bytes": description.block_bytes,
+        "cache_bytes": description.cache_bytes,
     }))
 }
 
@@ -271,6 +278,7 @@ mod tests {
         let here = here.to_str().expect("UTF-8");
         assert_eq!(absolute("."), here);
         assert_eq!(absolute("memory=.,block=/dev/null"), format!("memory={here},block=/dev/null"));
+        assert_eq!(absolute("memory=.,block=/dev/null,cache=4G"), format!("memory={here},block=/dev/null,cache=4G"));
         assert_eq!(absolute("absent=file"), "absent=file");
     }
 }

@@ -1,6 +1,7 @@
 //! `tandemfs device bench`: latency and bandwidth of an emulated drive by request size and queue depth, next to the claims of its profile.
 //!
-//! [DB1] It writes only to the end of both zones, and discards there when it is done. Existing data there is lost.
+//! [DB1] It writes only to the end of both zones and to the cache that a host manages, and discards the sectors when it is done. Existing data
+//!       there is lost.
 //! [DB2] Block reads read data that was written early enough to be on the flash; loads read data that was stored just before.
 //! [DB3] Each row is measured for a fifth of a second, or up to a maximum number of times; in virtual time for a fixed number of MiB.
 
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tandemfs_device::{BlockRequest, Device, DeviceError, Drive, Sink, TxId};
+use tandemfs_device::{BlockRequest, CacheMove, CacheMoves, Device, DeviceError, Drive, MoveDirection, MoveState, MoveTicket, Sink, TxId};
 use tandemfs_emulator::{Access, Claim, ImageInfo, OpenOptions, Staging};
 use tandemfs_format::{SECTOR_BYTES, Sector};
 
@@ -31,6 +32,8 @@ const VIRTUAL_BYTES: u64 = 16 << 20;
 const VIRTUAL_ROUNDS: (u64, u64) = (8, 200);
 /// Idle time of the drive between rows, in virtual time.
 const REST_NS: u64 = 1_000_000_000;
+/// How long a MOVE is waited for before it is waited for again.
+const MOVE_TIME: Duration = Duration::from_secs(1);
 
 /// A measured row.
 struct Row {
@@ -184,7 +187,8 @@ impl Bench<'_> {
             self.device.byte_path().fence();
             Ok(())
         })?;
-        let verify_ns = self.info.and_then(|info| info.firmware?.timing).map(|timing| u64::from(timing.verify_read_ns));
+        let verified = self.info.and_then(|info| info.firmware).filter(|model| !model.staging.is_host_cache());
+        let verify_ns = verified.and_then(|model| model.timing).map(|timing| u64::from(timing.verify_read_ns));
         let claim = verify_ns.map(|latency_ns| Claim { latency_ns, bytes_per_second: 0 });
         rows.push(Row { path: "bytes", operation: "fence", size_bytes: 0, depth: 1, latency_ns: fenced, claim });
         Ok(())
@@ -241,7 +245,39 @@ impl Bench<'_> {
                 rows.push(self.row("blocks", "read", Access::Read, size, depth, read));
             }
         }
+        self.move_rows(rows, first, half)?;
         self.device.block_path().discard(Sector::new(first), area)
+    }
+
+    /// MOVEs of a drive whose cache the host manages, as many at a time as `depth`: from `half` sectors that are on the flash, and to those
+    /// behind them.
+    fn move_rows(&self, rows: &mut Vec<Row>, on_flash: u64, half: u64) -> Result<(), DeviceError> {
+        let Some(moves) = self.device.cache_moves() else { return Ok(()) };
+        let cache_pages = self.device.description().cache_bytes / SECTOR;
+        for (size, depth) in [(4 << 10, 1), (64 << 10, 1), (4 << 10, 16)] {
+            let pages = size / SECTOR * depth;
+            let places = cache_pages.min(half) / pages;
+            if places == 0 {
+                continue; // a cache of a few pages
+            }
+            for direction in [MoveDirection::ToFlash, MoveDirection::ToCache] {
+                let moved = self.measure(size * depth, |round| {
+                    let first = round % places * pages;
+                    let from = if direction == MoveDirection::ToCache { on_flash } else { on_flash + half };
+                    let submit = |index| {
+                        let at = first + index * (size / SECTOR);
+                        let count = (size / SECTOR) as u32;
+                        moves.submit(&CacheMove { direction, cache_page: at, sector: Sector::new(from + at), count })
+                    };
+                    let tickets: Vec<Option<MoveTicket>> = (0..depth).map(submit).collect::<Result<_, _>>()?;
+                    tickets.into_iter().flatten().try_for_each(|ticket| done(moves, ticket))
+                })?;
+                let operation = if direction == MoveDirection::ToCache { "MOVE to cache" } else { "MOVE to flash" };
+                let claim = self.info.and_then(|info| info.firmware?.claim_move(direction, size, depth));
+                rows.push(Row { path: "flash", operation, size_bytes: size as usize, depth: depth as usize, latency_ns: moved, claim });
+            }
+        }
+        Ok(())
     }
 
     fn transfer(&self, requests: &mut [BlockRequest<'_>]) -> Result<(), DeviceError> {
@@ -251,9 +287,13 @@ impl Bench<'_> {
     fn row(&self, path: &'static str, operation: &'static str, access: Access, size_bytes: usize, depth: usize, latency_ns: f64) -> Row {
         let claim = self.info.and_then(|info| {
             let (size, depth) = (size_bytes as u64, depth as u64);
-            match &info.firmware {
-                Some(model) => model.timing.map(|timing| timing.claim(access, size, depth, model.die_count().into())),
-                None => info.timing.map(|timing| timing.claim(access, size, depth)),
+            let is_of_bytes = matches!(access, Access::Load | Access::Store);
+            match (&info.firmware, info.timing) {
+                (Some(model), None) => model.timing.map(|timing| timing.claim(access, size, depth, model.die_count().into())),
+                (Some(model), Some(_)) if !is_of_bytes => {
+                    model.timing.map(|timing| timing.claim(access, size, depth, model.die_count().into()))
+                }
+                (_, timing) => timing.map(|timing| timing.claim(access, size, depth)),
             }
         });
         Row { path, operation, size_bytes, depth, latency_ns, claim }
@@ -275,5 +315,15 @@ impl Bench<'_> {
             rounds += 1;
         }
         Ok(begun.elapsed().as_nanos() as f64 / rounds as f64)
+    }
+}
+
+/// Waits for a MOVE, however long it takes.
+fn done(moves: &dyn CacheMoves, mut ticket: MoveTicket) -> Result<(), DeviceError> {
+    loop {
+        match moves.wait(ticket, MOVE_TIME) {
+            MoveState::Done(result) => return result,
+            MoveState::Pending(pending) => ticket = pending,
+        }
     }
 }

@@ -98,7 +98,7 @@ fn is_absent(device: &str) -> bool {
     let is_gone = |path: &Path| path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     match device.parse() {
         Ok(DeviceSpec::Image(path) | DeviceSpec::Memory(path)) => is_gone(&path),
-        Ok(DeviceSpec::Pair { memory, block }) => is_gone(&memory) || is_gone(&block),
+        Ok(DeviceSpec::Pair { memory, block, .. }) => is_gone(&memory) || is_gone(&block),
         Err(_) => false,
     }
 }

@@ -76,7 +76,7 @@ impl<'d> Areas<'d> {
         };
         let (memory_bytes, block_bytes) = (description.memory_bytes, description.block_bytes);
         let areas = match device.parse() {
-            Ok(DeviceSpec::Pair { memory, block }) => vec![
+            Ok(DeviceSpec::Pair { memory, block, .. }) => vec![
                 area(format!("{}:", memory.display()), memory_bytes, Access::Memory(drive), Some(&memory)),
                 area(format!("{}:", block.display()), block_bytes, Access::Blocks(drive), Some(&block)),
             ],
@@ -308,7 +308,7 @@ fn in_words(superblock: &Superblock) -> String {
 
 /// Whether the halves of a pair were named the wrong way round: then what to write. Only where the memory half has no superblock itself.
 pub fn swapped(device: &str, drive: &Drive) -> Option<String> {
-    let Ok(DeviceSpec::Pair { memory, block }) = device.parse() else { return None };
+    let Ok(DeviceSpec::Pair { memory, block, .. }) = device.parse() else { return None };
     let description = drive.description();
     let area = |bytes, access| Area { name: String::new(), bytes, access, block_device: None };
     if superblocks(&area(description.memory_bytes, Access::Memory(drive))).next().is_some() {

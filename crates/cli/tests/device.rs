@@ -43,6 +43,67 @@ fn a_drive_is_what_was_asked_for() {
 }
 
 #[test]
+fn a_drive_whose_cache_the_host_manages_says_so() {
+    let place = Place::empty();
+    let cache = |more: &[&str]| {
+        let image = created(&place, &[&["--profile", "hybrid-cache"], more].concat());
+        let info = json(&["device", "info", &image, "--json"]);
+        std::fs::remove_file(&image).expect("removed");
+        (info["firmware"]["cache"]["management"].clone(), info["firmware"]["cache"]["cache_bytes"].clone())
+    };
+    assert_eq!(cache(&[]), ("host".into(), (2 << 20).into()));
+    assert_eq!(cache(&["--cache", "16M", "--cache-management", "host"]), ("host".into(), (16 << 20).into()));
+    assert_eq!(cache(&["--cache-management", "clock"]), ("clock".into(), (2 << 20).into()), "the drive itself, for comparison");
+}
+
+/// Fills the cache of a device behind its memory zone, and says what is there.
+fn in_cache(device: &str, fill: Option<u8>) -> Vec<u8> {
+    let opened = tandemfs_emulator::open_device(device, &tandemfs_emulator::DeviceOptions::default()).expect("opened");
+    let cache = opened.description().cache();
+    assert!(cache.length > 0, "{device}");
+    let mut bytes = vec![fill.unwrap_or(0); cache.length as usize];
+    match fill {
+        Some(_) => opened.byte_path().store(cache.offset, &bytes).expect("stored"),
+        None => opened.byte_path().load(cache.offset, &mut bytes).expect("loaded"),
+    }
+    bytes
+}
+
+/// A file system works beside the cache and leaves it alone: on an emulated drive and on a pair.
+#[test]
+fn file_systems_leave_the_cache_of_the_host_alone() {
+    let place = Place::empty();
+    let image = created(&place, &["--profile", "hybrid-cache"]);
+    let (memory, block) = (place.path("memory"), place.path("block"));
+    File::create(&memory).and_then(|file| file.set_len(36 << 20)).expect("a file");
+    File::create(&block).and_then(|file| file.set_len(64 << 20)).expect("a file");
+    let pair = format!("memory={memory},block={block},cache=4M");
+    for device in [&image, &pair] {
+        in_cache(device, Some(0xc5));
+        succeeds(&["mkfs", device]);
+        let content = support::pattern(3, 9 << 20);
+        let mount = place.mount_device(device, "strict");
+        std::fs::write(mount.path("file"), &content).expect("written");
+        mount.kill();
+        succeeds(&["check", device]);
+        let mount = place.mount_device(device, "relaxed");
+        assert!(std::fs::read(mount.path("file")).expect("read") == content);
+        mount.unmount();
+        succeeds(&["check", device]);
+        assert!(in_cache(device, None).iter().all(|byte| *byte == 0xc5), "{device}");
+    }
+    // Without its cache the pair is a larger one, with a larger cache it is too small.
+    let without = format!("memory={memory},block={block}");
+    place.mount_device(&without, "strict").unmount();
+    assert!(in_cache(&pair, None).iter().all(|byte| *byte == 0xc5));
+    let larger = format!("{without},cache=8M");
+    fails(8, "its superblock says 32 MiB", &["check", &larger]);
+    for (device, said) in [("memory=a,block=b,cache=x", "'x' is not a size"), ("memory=a,cache=1G", "to and from a block half")] {
+        fails(1, said, &["info", device]);
+    }
+}
+
+#[test]
 fn drives_that_make_no_sense_are_refused() {
     let place = Place::empty();
     let image = place.image();
@@ -57,6 +118,8 @@ fn drives_that_make_no_sense_are_refused() {
     refused(1, "0 % of over-provisioning", &["--profile", "bytefs", "--over-provisioning", "0"]);
     refused(1, "no page cache", &["--profile", "bytefs", "--cache", "1M"]);
     refused(1, "no write log", &["--profile", "bytefs-dual", "--write-log", "1M"]);
+    refused(1, "name profile hybrid-cache", &["--profile", "bytefs-dual", "--cache-management", "host"]);
+    refused(1, "a cache of 1 GiB is larger than the drive", &["--profile", "hybrid-cache", "--cache", "1G"]);
     refused(1, "has no firmware", &["--profile", "romefs-a", "--over-provisioning", "10"]);
     refused(2, "'40' is not READ/PROGRAM", &["--profile", "bytefs", "--flash-latency", "40"]);
     refused(2, "sometimes", &["--profile", "bytefs", "--garbage-collection", "sometimes"]);
@@ -66,7 +129,7 @@ fn drives_that_make_no_sense_are_refused() {
 #[test]
 fn a_drive_is_measured_beside_its_claims() {
     let place = Place::empty();
-    for profile in ["bytefs", "bytefs-dual", "romefs-a", "off"] {
+    for profile in ["bytefs", "bytefs-dual", "hybrid-cache", "romefs-a", "off"] {
         let image = created(&place, &["--profile", profile]);
         if profile == "off" {
             fails(1, "no timing model", &["device", "bench", &image, "--virtual"]);
@@ -78,6 +141,7 @@ fn a_drive_is_measured_beside_its_claims() {
         assert_eq!((of("store"), of("load"), of("read"), of("write")), (4, 4, 12, 12), "{profile}");
         assert_eq!(of("tagged, COMMIT"), usize::from(profile == "bytefs"));
         // Garbage collection takes its share of writes to a drive that is this small; a cache has misses.
+        assert_eq!((of("MOVE to cache"), of("MOVE to flash")), if profile == "hybrid-cache" { (3, 3) } else { (0, 0) });
         let is_exact = |row: &&Value| row["operation"] == "read" || row["path"] == "bytes" && profile != "bytefs-dual";
         for row in rows.iter().filter(is_exact) {
             let (Some(latency), Some(claimed)) = (row["latency_ns"].as_f64(), row["claimed_latency_ns"].as_f64()) else { continue };

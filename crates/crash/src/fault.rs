@@ -2,14 +2,20 @@
 //!
 //! The fault model: a failed load, store or read changes nothing on the device. A failed write leaves its sectors as they were. A failed
 //! FLUSH makes nothing durable, and a failed COMMIT commits nothing. A permanent fault fails every access of the kind from the n-th on. A
-//! bad place fails permanently, or until a write to it if writes heal it. Flushes of lines and fences cannot fail on a CPU.
+//! bad place fails permanently, or until a write to it if writes heal it. A MOVE is taken and fails in its completion; the first half of its
+//! pages, or its one page, was moved. Flushes of lines and fences cannot fail on a CPU.
 
+use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceError, Firmware, Layer, TxId};
+use tandemfs_device::{
+    BlockPath, BlockRequest, BytePath, CacheMove, CacheMoves, Device, DeviceError, Firmware, Layer, MoveDirection, MoveState, MoveTicket,
+    TxId,
+};
 use tandemfs_format::Sector;
 
 use crate::memory_device::MemoryDevice;
@@ -32,11 +38,19 @@ pub enum Access {
     StoreTagged,
     /// COMMIT of a transaction of the drive.
     Commit,
+    /// MOVE from the flash to the cache.
+    MoveToCache,
+    /// MOVE from the cache to the flash.
+    MoveToFlash,
 }
 
 impl Access {
-    /// All of them; the last two are of drives with firmware.
+    /// How many kinds there are.
+    const COUNT: usize = Self::MoveToFlash as usize + 1;
+    /// Accesses of drives without a cache that the host manages; the last two are of drives with firmware.
     pub const ALL: [Self; 7] = [Self::Load, Self::Store, Self::Read, Self::Write, Self::Flush, Self::StoreTagged, Self::Commit];
+    /// MOVE commands.
+    pub const MOVES: [Self; 2] = [Self::MoveToCache, Self::MoveToFlash];
     /// Accesses that every device has.
     pub const PLAIN: [Self; 5] = [Self::Load, Self::Store, Self::Read, Self::Write, Self::Flush];
 }
@@ -78,9 +92,11 @@ enum Plan {
 pub struct FaultDevice {
     inner: MemoryDevice,
     plan: Plan,
-    /// Accesses so far, in the order of [`Access::ALL`].
-    counts: [AtomicU64; 7],
+    /// Accesses so far, by [`Access`].
+    counts: [AtomicU64; Access::COUNT],
     hit: AtomicBool,
+    /// MOVEs under way that will fail, by ticket.
+    failing_moves: Mutex<HashMap<u64, CacheMove>>,
     touched: Mutex<Vec<Place>>,
 }
 
@@ -101,7 +117,14 @@ impl FaultDevice {
     }
 
     fn with(inner: MemoryDevice, plan: Plan) -> Self {
-        Self { inner, plan, counts: Default::default(), hit: AtomicBool::new(false), touched: Mutex::default() }
+        Self {
+            inner,
+            plan,
+            counts: Default::default(),
+            hit: AtomicBool::new(false),
+            failing_moves: Mutex::default(),
+            touched: Mutex::default(),
+        }
     }
 
     /// Whether the fault has happened.
@@ -117,6 +140,19 @@ impl FaultDevice {
     /// Accesses of a kind so far.
     pub fn count(&self, access: Access) -> u64 {
         self.counts[access as usize].load(SeqCst)
+    }
+
+    fn failing_moves(&self) -> MutexGuard<'_, HashMap<u64, CacheMove>> {
+        self.failing_moves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state of a MOVE, which is a failure where it was to fail.
+    fn end_move(&self, number: u64, state: MoveState) -> MoveState {
+        let MoveState::Done(result) = state else { return state };
+        match self.failing_moves().remove(&number) {
+            Some(command) => MoveState::Done(Err(command.failed("fault device", io::Error::other("an injected fault")))),
+            None => MoveState::Done(result),
+        }
     }
 
     fn places(&self) -> MutexGuard<'_, Vec<Place>> {
@@ -155,7 +191,7 @@ impl FaultDevice {
             }
             Plan::Place { place: bad, heals, healed } => {
                 let touches = place.is_some_and(|place| place.overlaps(bad)) && !healed.load(SeqCst);
-                if touches && *heals && access == Access::Write {
+                if touches && *heals && matches!(access, Access::Write | Access::MoveToFlash) {
                     healed.store(true, SeqCst);
                 }
                 touches && !healed.load(SeqCst)
@@ -248,5 +284,35 @@ impl Layer for FaultDevice {
 
     fn discard(&self, sector: Sector, count: u64) -> Result<(), DeviceError> {
         self.inner.discard(sector, count)
+    }
+
+    fn submit_move(&self, command: &CacheMove) -> Result<Option<MoveTicket>, DeviceError> {
+        let memory = command.check(self.inner.description())?;
+        let sectors = command.sector.offset_bytes()..command.sector.offset_bytes() + command.bytes();
+        let (access, place) = match command.direction {
+            MoveDirection::ToCache => (Access::MoveToCache, Place::Blocks(sectors)),
+            MoveDirection::ToFlash => (Access::MoveToFlash, Place::Blocks(sectors)),
+        };
+        let pages = Place::Memory(memory.offset..memory.offset + memory.length);
+        let is_bad_memory = || matches!(&self.plan, Plan::Place { place, .. } if place.overlaps(&pages));
+        if !self.fails(access, Some(place)) && !is_bad_memory() {
+            return CacheMoves::submit(&self.inner, command);
+        }
+        self.hit.store(true, SeqCst);
+        // The inner device does half of it: a queue has room for the command or not, whether it fails or not.
+        let half = CacheMove { count: (command.count / 2).max(1), ..*command };
+        let Some(ticket) = CacheMoves::submit(&self.inner, &half)? else { return Ok(None) };
+        self.failing_moves().insert(ticket.number(), *command);
+        Ok(Some(ticket))
+    }
+
+    fn poll_move(&self, ticket: MoveTicket) -> MoveState {
+        let number = ticket.number();
+        self.end_move(number, CacheMoves::poll(&self.inner, ticket))
+    }
+
+    fn wait_for_move(&self, ticket: MoveTicket, timeout: Duration) -> MoveState {
+        let number = ticket.number();
+        self.end_move(number, CacheMoves::wait(&self.inner, ticket, timeout))
     }
 }

@@ -1,9 +1,14 @@
-//! A device that once returns wrong bytes for a load or a read without an error. Its stored contents stay correct.
+//! A device that once returns wrong bytes for a load or a read without an error, or brings wrong bytes to the cache that the host manages. Its
+//! other contents stay correct.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceError, Layer};
+use tandemfs_device::{
+    BlockPath, BlockRequest, BytePath, CacheMove, CacheMoves, Device, DeviceError, Layer, MoveDirection, MoveState, MoveTicket,
+};
 
 use crate::fault::Place;
 use crate::memory_device::{MemoryDevice, Zone};
@@ -43,15 +48,17 @@ pub struct LyingDevice {
     succeed: u64,
     count: AtomicU64,
     told: Mutex<Option<Told>>,
+    /// MOVEs to the cache that are under way, by ticket.
+    moving: Mutex<HashMap<u64, CacheMove>>,
 }
 
 impl LyingDevice {
-    /// Lies once, after `succeed` loads and reads. `older` is the image that [`Lie::Older`] answers from.
+    /// Lies once, after `succeed` loads, reads and MOVEs to the cache. `older` is the image that [`Lie::Older`] answers from.
     pub fn new(inner: MemoryDevice, older: MemoryDevice, lie: Lie, succeed: u64) -> Self {
-        Self { inner, older, lie, succeed, count: AtomicU64::new(0), told: Mutex::new(None) }
+        Self { inner, older, lie, succeed, count: AtomicU64::new(0), told: Mutex::new(None), moving: Mutex::default() }
     }
 
-    /// Loads and reads so far.
+    /// Loads, reads and MOVEs to the cache so far.
     pub fn count(&self) -> u64 {
         self.count.load(SeqCst)
     }
@@ -100,6 +107,25 @@ impl LyingDevice {
     }
 }
 
+impl LyingDevice {
+    fn moving(&self) -> MutexGuard<'_, HashMap<u64, CacheMove>> {
+        self.moving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A MOVE to the cache that is complete: what it brought may be wrong.
+    fn moved(&self, number: u64, state: MoveState) -> MoveState {
+        if let MoveState::Done(Ok(())) = state
+            && let Some(command) = self.moving().remove(&number)
+        {
+            let mut bytes = vec![0; command.bytes() as usize];
+            self.inner.peek(Zone::Blocks, command.sector.offset_bytes(), &mut bytes);
+            self.answer(Zone::Blocks, command.sector.offset_bytes(), &mut bytes);
+            self.inner.poke(Zone::Memory, self.inner.cache_offset(&command), &bytes);
+        }
+        state
+    }
+}
+
 impl Layer for LyingDevice {
     fn below(&self) -> &dyn Device {
         &self.inner
@@ -125,5 +151,23 @@ impl Layer for LyingDevice {
         }
         requests.iter().enumerate().for_each(|(index, request)| completed(index, request));
         Ok(())
+    }
+
+    fn submit_move(&self, command: &CacheMove) -> Result<Option<MoveTicket>, DeviceError> {
+        let ticket = CacheMoves::submit(&self.inner, command)?;
+        if let (Some(ticket), MoveDirection::ToCache) = (&ticket, command.direction) {
+            self.moving().insert(ticket.number(), *command);
+        }
+        Ok(ticket)
+    }
+
+    fn poll_move(&self, ticket: MoveTicket) -> MoveState {
+        let number = ticket.number();
+        self.moved(number, CacheMoves::poll(&self.inner, ticket))
+    }
+
+    fn wait_for_move(&self, ticket: MoveTicket, timeout: Duration) -> MoveState {
+        let number = ticket.number();
+        self.moved(number, CacheMoves::wait(&self.inner, ticket, timeout))
     }
 }

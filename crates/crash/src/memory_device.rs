@@ -3,6 +3,8 @@
 //! It is a copy-on-write image: changed pages lie over a base that many devices share. So a crash state costs only the pages in which it
 //! differs, and [`MemoryDevice::fork`] is cheap.
 //!
+//! It may have a cache that the host manages behind the memory zone ([`MemoryDevice::with_cache`], `moves.rs`).
+//!
 //! It may have firmware ([`MemoryDevice::with_firmware`]): then each path reaches both zones, one behind the other as
 //! `DeviceDescription::overlapping` says, and stores may belong to transactions (`tagged_lines.rs`).
 
@@ -11,13 +13,15 @@ use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tandemfs_device::{
-    BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, MappedMemory,
-    MemoryNodes, MemoryRange, PersistenceDomain, REQUEST_BYTES, TxId,
+    BlockPath, BlockRequest, BytePath, CacheMove, CacheMoves, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware,
+    MappedMemory, MemoryNodes, MemoryRange, MoveDirection, MoveState, MoveTicket, PersistenceDomain, REQUEST_BYTES, TxId,
 };
 use tandemfs_format::{LINE_BYTES, Line, PAGE_LINES, SECTOR_BYTES, Sector};
 
+use crate::moves::{MOVES_AT_ONCE, Moves};
 use crate::tagged_lines::{TaggedLines, line_of};
 
 /// Pattern of discarded sectors, so that no code relies on zeros.
@@ -75,6 +79,20 @@ pub enum Event {
         /// Sectors.
         count: u64,
     },
+    /// A MOVE was submitted: from here to its end its target is at risk.
+    MoveBegun {
+        /// The number of its ticket.
+        number: u64,
+        /// The command.
+        command: CacheMove,
+        /// What its source has.
+        bytes: Vec<u8>,
+    },
+    /// The completion of a MOVE was taken.
+    MoveDone {
+        /// The number of its ticket.
+        number: u64,
+    },
     /// A mark of the test: the system call that follows.
     Call(usize),
     /// A mark of the test: the system call has returned. Workloads of one thread do without it.
@@ -84,7 +102,7 @@ pub enum Event {
 /// Both zones as they stand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recorded {
-    /// The memory zone.
+    /// The memory zone, and behind it the cache that the host manages.
     pub memory: Vec<u8>,
     /// The block zone.
     pub blocks: Vec<u8>,
@@ -246,12 +264,13 @@ impl Image {
 struct State {
     image: Image,
     tagged: TaggedLines,
+    moves: Moves,
     events: Option<Vec<Event>>,
 }
 
 impl State {
     fn over(image: Image) -> Arc<Mutex<Self>> {
-        Arc::new(Mutex::new(Self { image, tagged: TaggedLines::default(), events: None }))
+        Arc::new(Mutex::new(Self { image, tagged: TaggedLines::default(), moves: Moves::default(), events: None }))
     }
 
     fn line(&self, line: u64) -> Line {
@@ -325,6 +344,7 @@ impl MemoryDevice {
             name: "memory device".into(),
             memory_bytes: base.memory.len() as u64,
             block_bytes: base.blocks.len() as u64,
+            cache_bytes: 0,
             domain,
             volatile_write_cache: true,
             overlapping: false,
@@ -340,6 +360,18 @@ impl MemoryDevice {
     /// A drive of zeros with firmware: overlapping windows, tagged stores, COMMIT and RECOVER.
     pub fn with_firmware(memory_bytes: u64, block_bytes: u64, domain: PersistenceDomain) -> Self {
         Self::new(memory_bytes, block_bytes, domain).given_firmware(true)
+    }
+
+    /// A drive of zeros with a cache that the host manages.
+    pub fn with_cache(memory_bytes: u64, block_bytes: u64, cache_bytes: u64, domain: PersistenceDomain) -> Self {
+        Self::new(memory_bytes + cache_bytes, block_bytes, domain).given_cache(cache_bytes)
+    }
+
+    /// The same device whose last so many bytes of memory are a cache that the host manages.
+    pub fn given_cache(mut self, cache_bytes: u64) -> Self {
+        self.description.memory_bytes = self.description.memory_bytes + self.description.cache_bytes - cache_bytes;
+        self.description.cache_bytes = cache_bytes;
+        self
     }
 
     /// The same device with firmware, or without. No transaction may be open.
@@ -360,7 +392,7 @@ impl MemoryDevice {
             let state = self.state();
             (state.image.clone(), state.tagged.clone())
         };
-        let state = Arc::new(Mutex::new(State { image, tagged, events: None }));
+        let state = Arc::new(Mutex::new(State { image, tagged, moves: Moves::default(), events: None }));
         Self { description: self.description.clone(), mapping_unit: self.mapping_unit, state }
     }
 
@@ -492,6 +524,10 @@ impl Device for MemoryDevice {
         self.description.overlapping.then_some(self)
     }
 
+    fn cache_moves(&self) -> Option<&dyn CacheMoves> {
+        (self.description.cache_bytes > 0).then_some(self)
+    }
+
     fn mapping_unit(&self) -> Option<u64> {
         (!self.description.overlapping).then_some(self.mapping_unit)
     }
@@ -606,6 +642,60 @@ impl Firmware for MemoryDevice {
         self.clean_unrecorded().map_err(self.refused("CLEAN"))?;
         self.record(Event::Clean);
         Ok(())
+    }
+}
+
+/// A MOVE takes what its source has at its submission, and its target shows it from the completion on: the latest that a drive may be.
+impl CacheMoves for MemoryDevice {
+    fn queue_depth(&self) -> u32 {
+        MOVES_AT_ONCE
+    }
+
+    fn submit(&self, command: &CacheMove) -> Result<Option<MoveTicket>, DeviceError> {
+        let memory = command.check(&self.description)?;
+        let mut bytes = vec![0; memory.length as usize];
+        match command.direction {
+            MoveDirection::ToCache => self.peek(Zone::Blocks, command.sector.offset_bytes(), &mut bytes),
+            MoveDirection::ToFlash => self.peek(Zone::Memory, memory.offset, &mut bytes),
+        }
+        let Some(ticket) = self.state().moves.enter(*command, bytes.clone()) else { return Ok(None) };
+        self.record(Event::MoveBegun { number: ticket.number(), command: *command, bytes });
+        Ok(Some(ticket))
+    }
+
+    /// Nobody may rely on the first look.
+    fn poll(&self, ticket: MoveTicket) -> MoveState {
+        if self.state().moves.is_first_look(&ticket) { MoveState::Pending(ticket) } else { self.complete(ticket) }
+    }
+
+    fn wait(&self, ticket: MoveTicket, _timeout: Duration) -> MoveState {
+        self.complete(ticket)
+    }
+}
+
+impl MemoryDevice {
+    fn complete(&self, ticket: MoveTicket) -> MoveState {
+        let number = ticket.number();
+        let Some((command, bytes)) = self.state().moves.take(ticket) else {
+            return MoveState::Done(Err(self.refused("MOVE")(format!("no MOVE under way has the ticket {number}"))));
+        };
+        let (zone, offset) = self.target(&command);
+        self.poke(zone, offset, &bytes);
+        self.record(Event::MoveDone { number });
+        MoveState::Done(Ok(()))
+    }
+
+    /// Where the pages of a MOVE are in the range of loads and stores.
+    pub(crate) fn cache_offset(&self, command: &CacheMove) -> u64 {
+        self.description.memory_bytes + command.cache_page * PAGE as u64
+    }
+
+    /// Where a MOVE brings its pages.
+    pub(crate) fn target(&self, command: &CacheMove) -> (Zone, u64) {
+        match command.direction {
+            MoveDirection::ToCache => (Zone::Memory, self.cache_offset(command)),
+            MoveDirection::ToFlash => (Zone::Blocks, command.sector.offset_bytes()),
+        }
     }
 }
 

@@ -11,6 +11,10 @@
 //! * *firmware*: a tagged store is on the drive when an untagged one would be durable. It is *committed* only by COMMIT, together with its
 //!   whole transaction. An earlier cut leaves it uncommitted for the drive's recovery to discard. Stores that were not in the persistence
 //!   domain at COMMIT are lost or kept afterwards like untagged stores: COMMIT covers only fenced stores.
+//! * *moves*: from the submission of a MOVE to its completion its target holds any part of what was moved ([CMV5] of `device`): lines of the
+//!   cache torn at 8 B, sectors at 512 B, in every domain, *process* included. No fence and no FLUSH in between makes any of it durable.
+//!   One to the flash lacks every store that was not in the persistence domain at its submission.
+//!   From its completion on a MOVE to the cache is durable ([CMV3]), and one to the flash as at risk as a block write ([CMV2]).
 //! * Both zones are cut at the same instant, but neither waits for the other.
 //!
 //! The set of stores at risk only grows until a fence or a FLUSH. So it is enough to cut right before each of them, at each call's border
@@ -19,7 +23,7 @@
 
 use std::collections::BTreeMap;
 
-use tandemfs_device::{PersistenceDomain, TxId};
+use tandemfs_device::{MoveDirection, PersistenceDomain, TxId};
 use tandemfs_format::{LINE_BYTES, SECTOR_BYTES};
 
 use crate::memory_device::{DISCARDED, Event, MemoryDevice, Zone};
@@ -43,6 +47,8 @@ struct PendingStore {
     bytes: Vec<u8>,
     /// The open transaction that it is part of.
     transaction: Option<TxId>,
+    /// The MOVE under way that it is part of.
+    moving: Option<u64>,
 }
 
 type Unit = (Zone, u64);
@@ -69,9 +75,16 @@ pub struct Tracker {
     /// Sum of what the durable units have become; the identity of the durable state.
     hash: u64,
     pending: BTreeMap<Unit, Pending>,
+    /// The targets of MOVEs under way: zone, offset and length.
+    moving: BTreeMap<u64, (Zone, u64, u64)>,
 }
 
 impl Pending {
+    /// What was stored so far is durable from the next fence or FLUSH on, up to what a MOVE is still bringing.
+    fn flush(&mut self) {
+        self.flushed = self.stores.iter().take_while(|store| store.moving.is_none()).count();
+    }
+
     /// How many of its stores may be kept: none to all, or nothing to choose where all are of open transactions.
     fn choices(&self) -> u64 {
         if self.stores.iter().all(|store| store.transaction.is_some()) { 1 } else { self.stores.len() as u64 + 1 }
@@ -109,7 +122,7 @@ fn hash_bytes(unit: Unit, bytes: &[u8]) -> u64 {
 impl Tracker {
     /// Starts where everything in `start` is durable.
     pub fn new(start: &MemoryDevice) -> Self {
-        Self { domain: start.domain(), durable: start.fork(), hash: 0, pending: BTreeMap::new() }
+        Self { domain: start.domain(), durable: start.fork(), hash: 0, pending: BTreeMap::new(), moving: BTreeMap::new() }
     }
 
     /// What a unit adds to the identity of a state. Where both paths reach the same bytes, their lines count, whichever path changed them.
@@ -176,10 +189,10 @@ impl Tracker {
         }
     }
 
-    fn hold_back(&mut self, zone: Zone, offset: u64, bytes: &[u8], transaction: Option<TxId>) {
+    fn hold_back(&mut self, zone: Zone, offset: u64, bytes: &[u8], transaction: Option<TxId>, moving: Option<u64>) {
         let pending = &mut self.pending;
         Self::each_unit(zone, offset, bytes, |unit, within, piece| {
-            let store = PendingStore { within, bytes: piece.to_vec(), transaction };
+            let store = PendingStore { within, bytes: piece.to_vec(), transaction, moving };
             pending.entry(unit).or_insert_with(|| Pending { stores: Vec::new(), flushed: 0 }).stores.push(store);
         });
     }
@@ -238,10 +251,12 @@ impl Tracker {
     /// Applies one event.
     pub fn apply(&mut self, event: &Event) {
         match event {
-            Event::Store { offset, bytes } if self.domain == PersistenceDomain::Adr => self.hold_back(Zone::Memory, *offset, bytes, None),
+            Event::Store { offset, bytes } if self.domain == PersistenceDomain::Adr => {
+                self.hold_back(Zone::Memory, *offset, bytes, None, None)
+            }
             Event::Store { offset, bytes } => self.write_durably(Zone::Memory, *offset, bytes),
             Event::StoreTagged { transaction, offset, bytes } if self.domain == PersistenceDomain::Adr => {
-                self.hold_back(Zone::Memory, *offset, bytes, Some(*transaction));
+                self.hold_back(Zone::Memory, *offset, bytes, Some(*transaction), None);
             }
             Event::StoreTagged { transaction, offset, bytes } => self.log(*transaction, *offset, bytes),
             Event::Commit(transaction) => self.commit(*transaction),
@@ -250,35 +265,70 @@ impl Tracker {
             Event::FlushLines { offset, length } => {
                 let first = offset / LINE_BYTES as u64;
                 let end = (offset + length).div_ceil(LINE_BYTES as u64);
-                for (_, pending) in self.pending.range_mut((Zone::Memory, first)..(Zone::Memory, end)) {
-                    pending.flushed = pending.stores.len();
-                }
+                self.pending.range_mut((Zone::Memory, first)..(Zone::Memory, end)).for_each(|(_, pending)| pending.flush());
             }
             Event::Fence => self.settle_pending(Zone::Memory),
             Event::Write { sector, bytes } if self.domain == PersistenceDomain::Process => {
                 self.write_durably(Zone::Blocks, sector.offset_bytes(), bytes);
             }
-            Event::Write { sector, bytes } => self.hold_back(Zone::Blocks, sector.offset_bytes(), bytes, None),
+            Event::Write { sector, bytes } => self.hold_back(Zone::Blocks, sector.offset_bytes(), bytes, None, None),
             Event::Discard { sector, count } => {
                 let bytes = vec![DISCARDED; *count as usize * SECTOR_BYTES];
                 match self.domain {
                     PersistenceDomain::Process => self.write_durably(Zone::Blocks, sector.offset_bytes(), &bytes),
-                    _ => self.hold_back(Zone::Blocks, sector.offset_bytes(), &bytes, None),
+                    _ => self.hold_back(Zone::Blocks, sector.offset_bytes(), &bytes, None, None),
                 }
             }
             Event::FlushBlocks => {
-                for (_, pending) in self.pending.range_mut((Zone::Blocks, 0)..) {
-                    pending.flushed = pending.stores.len();
-                }
+                self.pending.range_mut((Zone::Blocks, 0)..).for_each(|(_, pending)| pending.flush());
                 self.settle_pending(Zone::Blocks);
             }
+            Event::MoveBegun { number, command, bytes } => {
+                let (zone, offset) = self.durable.target(command);
+                self.hold_back(zone, offset, bytes, None, Some(*number));
+                if command.direction == MoveDirection::ToFlash {
+                    // [CMV2] of `device`: stores that are not in the persistence domain are missing, which is the worse case.
+                    let mut persistent = vec![0; bytes.len()];
+                    self.durable.peek(Zone::Memory, self.durable.cache_offset(command), &mut persistent);
+                    if persistent != *bytes {
+                        self.hold_back(zone, offset, &persistent, None, Some(*number));
+                    }
+                }
+                self.moving.insert(*number, (zone, offset, bytes.len() as u64));
+            }
+            Event::MoveDone { number } => self.move_done(*number),
             Event::Call(_) | Event::Return(_) => {}
         }
     }
 
+    fn move_done(&mut self, number: u64) {
+        let Some((zone, offset, length)) = self.moving.remove(&number) else { return };
+        let unit = unit_bytes(zone) as u64;
+        let is_durable = zone == Zone::Memory || self.domain == PersistenceDomain::Process;
+        for (_, pending) in self.pending.range_mut((zone, offset / unit)..(zone, (offset + length).div_ceil(unit))) {
+            for store in pending.stores.iter_mut().filter(|store| store.moving == Some(number)) {
+                store.moving = None;
+            }
+            if is_durable {
+                pending.flush();
+            }
+        }
+        if is_durable {
+            self.settle_pending_in(zone, offset / unit..(offset + length).div_ceil(unit));
+        }
+    }
+
     fn settle_pending(&mut self, zone: Zone) {
-        let units: Vec<Unit> =
-            self.pending.iter().filter(|(unit, pending)| unit.0 == zone && pending.flushed > 0).map(|(unit, _)| *unit).collect();
+        self.settle_pending_in(zone, 0..u64::MAX);
+    }
+
+    fn settle_pending_in(&mut self, zone: Zone, numbers: std::ops::Range<u64>) {
+        let units: Vec<Unit> = self
+            .pending
+            .range((zone, numbers.start)..(zone, numbers.end))
+            .filter(|(_, pending)| pending.flushed > 0)
+            .map(|(unit, _)| *unit)
+            .collect();
         for unit in units {
             let Some(mut pending) = self.pending.remove(&unit) else { continue };
             let new = self.after(unit, &pending, Fate::Kept(pending.flushed));
@@ -297,7 +347,13 @@ impl Tracker {
 
     fn is_cut_before(&self, event: &Event) -> bool {
         match event {
-            Event::Fence | Event::FlushBlocks | Event::Commit(_) | Event::Recover | Event::Call(_) | Event::Return(_) => true,
+            Event::Fence
+            | Event::FlushBlocks
+            | Event::Commit(_)
+            | Event::Recover
+            | Event::Call(_)
+            | Event::Return(_)
+            | Event::MoveDone { .. } => true,
             Event::Store { .. } => self.domain != PersistenceDomain::Adr,
             Event::Write { .. } => self.domain == PersistenceDomain::Process,
             _ => false,

@@ -1,9 +1,12 @@
-//! A device on which one chosen request does not complete until the test releases it.
+//! A device on which one chosen request does not complete until the test releases it. A MOVE is taken, and its completion does not come.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceError, Firmware, Layer, TxId};
+use tandemfs_device::{
+    BlockPath, BlockRequest, BytePath, CacheMove, CacheMoves, Device, DeviceError, Firmware, Layer, MoveDirection, MoveState, MoveTicket,
+    TxId,
+};
 
 use crate::awake::comes_within;
 use crate::fault::Access;
@@ -22,6 +25,8 @@ struct State {
     /// Whether a thread waits in the trap.
     stuck: bool,
     released: bool,
+    /// The MOVE that does not complete, by its ticket.
+    stuck_move: Option<u64>,
 }
 
 /// The device.
@@ -58,14 +63,17 @@ impl StuckDevice {
         self.changed.notify_all();
     }
 
-    fn pass(&self, access: Access, length: u64) {
+    /// Whether an access meets the trap, which is closed then.
+    fn closes(&self, access: Access, length: u64) -> Option<MutexGuard<'_, State>> {
         let mut state = self.state();
-        if !state.trap.is_some_and(|trap| trap.access == access && length >= trap.length_min) {
-            return;
-        }
-        state.trap = None;
+        state.trap.take_if(|trap| trap.access == access && length >= trap.length_min)?;
         state.stuck = true;
         self.changed.notify_all();
+        Some(state)
+    }
+
+    fn pass(&self, access: Access, length: u64) {
+        let Some(mut state) = self.closes(access, length) else { return };
         while !state.released {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -116,5 +124,43 @@ impl Layer for StuckDevice {
     fn flush_blocks(&self) -> Result<(), DeviceError> {
         self.pass(Access::Flush, 0);
         BlockPath::flush(&self.inner)
+    }
+
+    fn submit_move(&self, command: &CacheMove) -> Result<Option<MoveTicket>, DeviceError> {
+        let ticket = CacheMoves::submit(&self.inner, command)?;
+        let access = match command.direction {
+            MoveDirection::ToCache => Access::MoveToCache,
+            MoveDirection::ToFlash => Access::MoveToFlash,
+        };
+        if let Some(ticket) = &ticket
+            && let Some(mut state) = self.closes(access, command.bytes())
+        {
+            state.stuck_move = Some(ticket.number());
+        }
+        Ok(ticket)
+    }
+
+    fn poll_move(&self, ticket: MoveTicket) -> MoveState {
+        if self.holds(&self.state(), &ticket) {
+            return MoveState::Pending(ticket);
+        }
+        CacheMoves::poll(&self.inner, ticket)
+    }
+
+    fn wait_for_move(&self, ticket: MoveTicket, timeout: Duration) -> MoveState {
+        let state = self.state();
+        let waited = self.changed.wait_timeout_while(state, timeout, |state| self.holds(state, &ticket));
+        let is_held = self.holds(&waited.unwrap_or_else(PoisonError::into_inner).0, &ticket);
+        if is_held {
+            return MoveState::Pending(ticket);
+        }
+        CacheMoves::wait(&self.inner, ticket, timeout)
+    }
+}
+
+impl StuckDevice {
+    /// Whether the completion of a MOVE does not come yet.
+    fn holds(&self, state: &State, ticket: &MoveTicket) -> bool {
+        state.stuck_move == Some(ticket.number()) && !state.released
     }
 }

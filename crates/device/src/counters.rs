@@ -2,6 +2,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::apart::Split;
+use crate::MoveDirection;
 use crate::error::DeviceError;
 
 /// Purpose of an access: the rows of `by_structure` in `stats`.
@@ -75,12 +76,16 @@ struct Sent {
     block_reads: AtomicU64,
     block_writes: AtomicU64,
     block_flushes: AtomicU64,
+    moves: AtomicU64,
+    moved_to_cache: AtomicU64,
+    moved_to_flash: AtomicU64,
 }
 
 impl Sent {
     /// Every counter, with its value in a snapshot.
     fn each<'s>(&'s self, snapshot: &'s mut CountersSnapshot) -> impl Iterator<Item = (&'s AtomicU64, &'s mut u64)> {
-        let CountersSnapshot { by_structure, flushed_lines, fences, block_reads, block_writes, block_flushes } = snapshot;
+        let CountersSnapshot { by_structure, flushed_lines, fences, block_reads, block_writes, block_flushes, moves, moved_to_cache_bytes, moved_to_flash_bytes } =
+            snapshot;
         let paths = self.by_structure.iter().zip(by_structure).flat_map(|(counters, bytes)| {
             [
                 (&counters.byte_read, &mut bytes.byte_read_bytes),
@@ -95,6 +100,9 @@ impl Sent {
             (&self.block_reads, block_reads),
             (&self.block_writes, block_writes),
             (&self.block_flushes, block_flushes),
+            (&self.moves, moves),
+            (&self.moved_to_cache, moved_to_cache_bytes),
+            (&self.moved_to_flash, moved_to_flash_bytes),
         ])
     }
 }
@@ -135,6 +143,12 @@ pub struct CountersSnapshot {
     pub block_writes: u64,
     /// FLUSH commands.
     pub block_flushes: u64,
+    /// MOVE commands.
+    pub moves: u64,
+    /// Bytes that MOVE commands brought to the cache that the host manages.
+    pub moved_to_cache_bytes: u64,
+    /// Bytes that they wrote from there to the flash.
+    pub moved_to_flash_bytes: u64,
 }
 
 impl Counters {
@@ -170,10 +184,20 @@ impl Counters {
         self.sent.here().block_flushes.fetch_add(1, Relaxed);
     }
 
+    pub(crate) fn moved(&self, direction: MoveDirection, bytes: u64) {
+        let sent = self.sent.here();
+        sent.moves.fetch_add(1, Relaxed);
+        let counter = match direction {
+            MoveDirection::ToCache => &sent.moved_to_cache,
+            MoveDirection::ToFlash => &sent.moved_to_flash,
+        };
+        counter.fetch_add(bytes, Relaxed);
+    }
+
     /// Counts an access that failed for what the device is, not for what was asked of it.
     pub(crate) fn failed(&self, is_read: bool, error: &DeviceError) {
         let is_read = match error {
-            DeviceError::Block { operation, .. } => *operation == "read",
+            DeviceError::Block { operation, .. } => *operation == "read" || *operation == MoveDirection::ToCache.operation(),
             DeviceError::Poisoned { .. } => is_read,
             _ => return,
         };

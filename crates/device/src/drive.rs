@@ -9,8 +9,8 @@ use tandemfs_format::{LINE_BYTES, LineAddress, PAGE_BYTES, PAGE_LINES, SECTOR_BY
 
 use crate::flush_group::FlushGroup;
 use crate::{
-    BlockRequest, Counters, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, LentZone, MappedMemory,
-    MemoryNodes, MemoryRange, PersistenceDomain, Source, StoreZone, Structure, TxId, VirtualTime, ZoneHold,
+    BlockRequest, Counters, Device, DeviceCache, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, LentZone,
+    MappedMemory, MemoryNodes, MemoryRange, PersistenceDomain, Source, StoreZone, Structure, TxId, VirtualTime, ZoneHold,
 };
 
 /// Pages of zeros written by one request, if a discard does not leave zeros: 256 KiB.
@@ -51,6 +51,18 @@ pub struct Flushed(());
 #[must_use = "what is not committed is gone after a power failure"]
 #[derive(Debug)]
 pub struct Committed(());
+
+impl crate::device_cache::sealed::Made for Fenced {
+    fn made() -> Self {
+        Self(())
+    }
+}
+
+impl crate::device_cache::sealed::Made for Written {
+    fn made() -> Self {
+        Self(())
+    }
+}
 
 impl Lines<InFlight> {
     /// No lines at all.
@@ -214,6 +226,11 @@ impl Drive {
     /// The drive's own counters.
     pub fn drive_counts(&self) -> Option<DriveCounts> {
         self.device.counts()
+    }
+
+    /// The cache that the host manages, where the device has one.
+    pub fn cache(&self) -> Option<DeviceCache<'_>> {
+        self.device.cache_moves().map(|moves| DeviceCache::of(self, moves))
     }
 
     fn firmware(&self, command: &'static str) -> Result<&dyn Firmware, DeviceError> {

@@ -16,7 +16,8 @@ pub enum DeviceError {
     Block {
         /// The device's name.
         device: String,
-        /// "read", "write", "flush", "discard" or "store"; "program" or "reserve" of the flash in an image.
+        /// "read", "write", "flush", "discard", "store", "move to cache" or "move to flash"; "program" or "reserve" of the flash in an
+        /// image.
         operation: &'static str,
         /// Offset in the block zone in bytes (in the memory zone for "store").
         offset: u64,

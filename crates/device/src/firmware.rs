@@ -53,18 +53,6 @@ pub trait Firmware: Send + Sync {
     fn clean(&self) -> Result<(), DeviceError>;
 }
 
-/// Commands of a drive whose cache of flash pages the host manages. Pages are counted from the start of the byte window.
-pub trait CacheCommands: Send + Sync {
-    /// Brings a page of 4 KiB into the cache, so that loads and stores need no flash access. A cached page stays.
-    ///
-    /// # Errors
-    /// [`DeviceError::Firmware`] if the cache is full.
-    fn move_in(&self, page: u64) -> Result<(), DeviceError>;
-
-    /// Evicts a page from the cache and writes it to the flash if it is dirty. An uncached page is no error.
-    fn move_out(&self, page: u64) -> Result<(), DeviceError>;
-}
-
 macro_rules! drive_statistics {
     ($($(#[$meta:meta])* $group:ident { $($(#[$field_meta:meta])* $field:ident),* $(,)? })*) => { $(
         $(#[$meta])*
@@ -117,6 +105,10 @@ drive_statistics! {
         cache_misses,
         /// Pages evicted from the page cache.
         cache_evictions,
+        /// Pages that MOVE commands of the host brought to its cache (drives with one).
+        pages_moved_to_cache,
+        /// Pages that MOVE commands wrote from there to the flash.
+        pages_moved_to_flash,
     }
     /// Counters of the flash since the drive was opened.
     FlashCounts {
@@ -158,7 +150,7 @@ impl DeviceDescription {
 
     /// Bytes that the byte path reaches.
     pub fn byte_window_bytes(&self) -> u64 {
-        self.memory_bytes + if self.overlapping { self.block_bytes } else { 0 }
+        self.memory_bytes + if self.overlapping { self.block_bytes } else { self.cache_bytes }
     }
 
     /// Bytes that the block path reaches.

@@ -1,10 +1,11 @@
 use std::io;
+use std::time::Duration;
 
 use tandemfs_format::Sector;
 
 use crate::{
-    BlockPath, BlockRequest, BytePath, CacheCommands, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware,
-    LentZone, MappedMemory, MemoryRange, StoreZone, TxId, VirtualTime, ZoneHold,
+    BlockPath, BlockRequest, BytePath, CacheMove, CacheMoves, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware,
+    LentZone, MappedMemory, MemoryRange, MoveState, MoveTicket, StoreZone, TxId, VirtualTime, ZoneHold,
 };
 
 /// A wrapper around a device that observes or changes some calls: a monitor, a fault injector, a power cut. An implementation names
@@ -72,6 +73,36 @@ pub trait Layer: Send + Sync {
     fn clean(&self) -> Result<(), DeviceError> {
         firmware(self.below())?.clean()
     }
+
+    /// [`CacheMoves::submit`].
+    fn submit_move(&self, command: &CacheMove) -> Result<Option<MoveTicket>, DeviceError> {
+        moves(self.below())?.submit(command)
+    }
+
+    /// [`CacheMoves::poll`].
+    fn poll_move(&self, ticket: MoveTicket) -> MoveState {
+        match moves(self.below()) {
+            Ok(moves) => moves.poll(ticket),
+            Err(error) => MoveState::Done(Err(error)),
+        }
+    }
+
+    /// [`CacheMoves::wait`].
+    fn wait_for_move(&self, ticket: MoveTicket, timeout: Duration) -> MoveState {
+        match moves(self.below()) {
+            Ok(moves) => moves.wait(ticket, timeout),
+            Err(error) => MoveState::Done(Err(error)),
+        }
+    }
+}
+
+/// The inner device's MOVE commands. Callers got this layer from [`Device::cache_moves`], so the inner device has them.
+fn moves(device: &dyn Device) -> Result<&dyn CacheMoves, DeviceError> {
+    device.cache_moves().ok_or_else(|| DeviceError::Firmware {
+        device: device.description().name.clone(),
+        command: "MOVE",
+        reason: "the drive has no cache that the host manages".to_owned(),
+    })
 }
 
 /// The inner device's firmware. Callers got this layer from [`Device::firmware`], so the inner device has firmware.
@@ -100,8 +131,8 @@ impl<L: Layer> Device for L {
         self.below().firmware().map(|_| self as &dyn Firmware)
     }
 
-    fn cache_commands(&self) -> Option<&dyn CacheCommands> {
-        self.below().cache_commands()
+    fn cache_moves(&self) -> Option<&dyn CacheMoves> {
+        self.below().cache_moves().map(|_| self as &dyn CacheMoves)
     }
 
     fn counts(&self) -> Option<DriveCounts> {
@@ -185,5 +216,23 @@ impl<L: Layer> Firmware for L {
 
     fn clean(&self) -> Result<(), DeviceError> {
         Layer::clean(self)
+    }
+}
+
+impl<L: Layer> CacheMoves for L {
+    fn queue_depth(&self) -> u32 {
+        self.below().cache_moves().map_or(0, CacheMoves::queue_depth)
+    }
+
+    fn submit(&self, command: &CacheMove) -> Result<Option<MoveTicket>, DeviceError> {
+        self.submit_move(command)
+    }
+
+    fn poll(&self, ticket: MoveTicket) -> MoveState {
+        self.poll_move(ticket)
+    }
+
+    fn wait(&self, ticket: MoveTicket, timeout: Duration) -> MoveState {
+        self.wait_for_move(ticket, timeout)
     }
 }

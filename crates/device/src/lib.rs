@@ -40,11 +40,13 @@ mod block_path;
 mod buffer;
 mod busy;
 mod byte_path;
+mod cache_moves;
 mod compare;
 #[cfg(test)]
 mod copies;
 mod copy;
 mod counters;
+mod device_cache;
 mod domain;
 mod drive;
 mod error;
@@ -65,12 +67,14 @@ pub use block_path::{BlockPath, BlockRequest};
 pub use buffer::{SharedBytes, Sink, Source};
 pub use busy::open_patiently;
 pub use byte_path::BytePath;
+pub use cache_moves::{CacheMove, CacheMoves, MoveDirection, MoveState, MoveTicket};
 pub use compare::modified_lines;
 pub use counters::{Counters, CountersSnapshot, FailureCounts, PathBytes, Structure};
+pub use device_cache::{DeviceCache, MoveProof, Moved, Moving};
 pub use domain::PersistenceDomain;
 pub use drive::{Committed, Dirty, Drive, Fenced, Flushed, InFlight, Lines, Written};
 pub use error::DeviceError;
-pub use firmware::{CacheCommands, DriveCounts, DriveRecovery, Firmware, FirmwareCounts, FlashCounts, TxId};
+pub use firmware::{DriveCounts, DriveRecovery, Firmware, FirmwareCounts, FlashCounts, TxId};
 pub use layer::Layer;
 pub use lent_zone::LentZone;
 pub use mapping::{Mapping, MappingOptions};
@@ -90,8 +94,8 @@ pub trait Device: Send + Sync {
     fn firmware(&self) -> Option<&dyn Firmware> {
         None
     }
-    /// Commands of a drive whose cache of flash pages the host manages.
-    fn cache_commands(&self) -> Option<&dyn CacheCommands> {
+    /// MOVE commands of a drive whose cache the host manages; `None` where [`DeviceDescription::cache_bytes`] is 0.
+    fn cache_moves(&self) -> Option<&dyn CacheMoves> {
         None
     }
     /// The drive's own counters, if it keeps any.
@@ -152,10 +156,13 @@ pub trait VirtualTime: Send + Sync {
 pub struct DeviceDescription {
     /// Name for people: the image's path, or `memory=…,block=…`.
     pub name: String,
-    /// Size of the range of loads and stores, in bytes.
+    /// Size of the memory zone, in bytes: the start of the range of loads and stores.
     pub memory_bytes: u64,
     /// Size of the range of block commands, in bytes; a multiple of 4 KiB.
     pub block_bytes: u64,
+    /// Size of the cache that the host manages, in bytes, whole pages; 0: there is none. It is behind the memory zone in the range of loads
+    /// and stores ([`DeviceDescription::cache`]), and no part of that zone. Overlapping windows leave no place for one.
+    pub cache_bytes: u64,
     /// The persistence domain.
     pub domain: PersistenceDomain,
     /// Whether completed block writes may be lost until a FLUSH.
@@ -177,6 +184,11 @@ pub struct DeviceDescription {
 pub const REQUEST_BYTES: u32 = 128 << 10;
 
 impl DeviceDescription {
+    /// Where the cache that the host manages is in the range of loads and stores.
+    pub fn cache(&self) -> MemoryRange {
+        MemoryRange { offset: self.memory_bytes, length: self.cache_bytes }
+    }
+
     /// Applies a weaker domain if one is given.
     ///
     /// Errors: [`DeviceError::Open`] if the device's own domain is weaker than that.

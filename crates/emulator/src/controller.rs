@@ -71,7 +71,7 @@ pub(crate) struct Condition {
 impl<M: Medium> Controller<M> {
     /// Formats a drive whose DRAM is all zeros and whose flash is erased. The first `memory_pages` logical pages are the memory zone.
     pub(crate) fn format(medium: &Arc<M>, model: &FirmwareModel, memory_pages: u64, logical_pages: u64) -> Result<(), DeviceError> {
-        let layout = DramLayout::new(model, logical_pages);
+        let layout = DramLayout::new(model, memory_pages * FLASH_PAGE_BYTES as u64, logical_pages);
         drop(Flash::format(Arc::clone(medium), layout.flash, model.geometry(logical_pages), model.flash_options(memory_pages))?);
         match model.staging.write_log() {
             Some(options) => WriteLog::format(Arc::clone(medium), layout.staging, options, logical_pages).map(drop),
@@ -89,7 +89,7 @@ impl<M: Medium> Controller<M> {
         logical_pages: u64,
         timeline: Option<Timeline>,
     ) -> Result<Self, DeviceError> {
-        let layout = DramLayout::new(model, logical_pages);
+        let layout = DramLayout::new(model, memory_pages * FLASH_PAGE_BYTES as u64, logical_pages);
         let mut flash = Flash::open(Arc::clone(medium), layout.flash, model.geometry(logical_pages), model.flash_options(memory_pages))?;
         let stage = match model.staging {
             Staging::WriteLog { log_bytes, transaction_log_bytes, clean_at_percent } => {
@@ -98,8 +98,12 @@ impl<M: Medium> Controller<M> {
                 log.set_name(name);
                 Stage::Log(Box::new(log))
             }
-            Staging::Cache { cache_bytes, management } => {
-                Stage::Cache(Box::new(PageCache::open(Arc::clone(medium), layout.staging, cache_bytes, management, name, logical_pages)?))
+            Staging::Cache { cache_bytes, replacement } => {
+                Stage::Cache(Box::new(PageCache::open(Arc::clone(medium), layout.staging, cache_bytes, replacement, name, logical_pages)?))
+            }
+            Staging::HostCache { .. } => {
+                let reason = "its memory is the host's to manage: it has no firmware that stages stores".to_owned();
+                return Err(DeviceError::Open { path: name.to_owned(), reason });
             }
         };
         let lifetime = Lifetime::open(Arc::clone(medium), layout.lifetime)?;
@@ -126,11 +130,6 @@ impl<M: Medium> Controller<M> {
     /// Whether it has transactions.
     pub(crate) fn has_transactions(&self) -> bool {
         matches!(self.stage, Stage::Log(_))
-    }
-
-    /// Whether the host manages its cache.
-    pub(crate) fn has_host_cache(&self) -> bool {
-        matches!(&self.stage, Stage::Cache(cache) if cache.is_managed_by_host())
     }
 
     /// Copies bytes from the byte window. Returns the time at which an access that starts at `at` completes, like all functions below.
@@ -332,25 +331,6 @@ impl<M: Medium> Controller<M> {
             Stage::Cache(cache) => cache.clean(&mut self.flash),
         };
         let at = self.wait_for_all(at);
-        result?;
-        self.settle(at);
-        Ok(at)
-    }
-
-    /// Moves a page into or out of a cache that the host manages.
-    pub(crate) fn move_page(&mut self, at: u64, page: u64, into_cache: bool) -> Result<u64, DeviceError> {
-        let at = self.command(at);
-        let result = match &mut self.stage {
-            Stage::Cache(cache) if cache.is_managed_by_host() => {
-                if into_cache {
-                    cache.move_in(&mut self.flash, page)
-                } else {
-                    cache.move_out(&mut self.flash, page)
-                }
-            }
-            _ => Err(self.has_no("MOVE", "cache that the host manages")),
-        };
-        let at = self.wait_for_reads(at);
         result?;
         self.settle(at);
         Ok(at)

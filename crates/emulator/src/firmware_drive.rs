@@ -9,8 +9,7 @@ use std::io;
 
 use parking_lot::Mutex;
 use tandemfs_device::{
-    BlockPath, BlockRequest, BytePath, CacheCommands, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, TxId,
-    VirtualTime,
+    BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, TxId, VirtualTime,
 };
 use tandemfs_format::{LINE_BYTES, SECTOR_BYTES, Sector};
 
@@ -32,16 +31,15 @@ pub(crate) struct FirmwareDrive<M: Medium> {
     /// `None` if timing is off.
     time: Option<Time>,
     has_transactions: bool,
-    has_host_cache: bool,
     controller: Mutex<Controller<M>>,
 }
 
 impl<M: Medium> FirmwareDrive<M> {
     /// `time` is given if and only if the controller has a timeline.
     pub(crate) fn new(mut controller: Controller<M>, description: DeviceDescription, time: Option<Time>, read_only: bool) -> Self {
-        let (has_transactions, has_host_cache) = (controller.has_transactions(), controller.has_host_cache());
+        let has_transactions = controller.has_transactions();
         controller.set_read_only(read_only);
-        Self { description, read_only, time, has_transactions, has_host_cache, controller: Mutex::new(controller) }
+        Self { description, read_only, time, has_transactions, controller: Mutex::new(controller) }
     }
 
     /// State of the drive besides its counters.
@@ -175,10 +173,6 @@ impl<M: Medium> Device for FirmwareDrive<M> {
         Some(self.controller.lock().counts())
     }
 
-    fn cache_commands(&self) -> Option<&dyn CacheCommands> {
-        self.has_host_cache.then_some(self as &dyn CacheCommands)
-    }
-
     fn virtual_time(&self) -> Option<&dyn VirtualTime> {
         self.time.as_ref()?.as_virtual().map(|clocks| clocks as &dyn VirtualTime)
     }
@@ -259,23 +253,5 @@ impl<M: Medium> Firmware for FirmwareDrive<M> {
     fn clean(&self) -> Result<(), DeviceError> {
         self.check_command("CLEAN")?;
         self.timed(|controller, at| Ok((controller.clean(at)?, ())))
-    }
-}
-
-impl<M: Medium> CacheCommands for FirmwareDrive<M> {
-    fn move_in(&self, page: u64) -> Result<(), DeviceError> {
-        self.move_page(page, true)
-    }
-
-    fn move_out(&self, page: u64) -> Result<(), DeviceError> {
-        self.move_page(page, false)
-    }
-}
-
-impl<M: Medium> FirmwareDrive<M> {
-    fn move_page(&self, page: u64, into_cache: bool) -> Result<(), DeviceError> {
-        self.check_window(page.saturating_mul(FLASH_PAGE_BYTES as u64), FLASH_PAGE_BYTES)?;
-        self.check_command("MOVE")?;
-        self.timed(|controller, at| Ok((controller.move_page(at, page, into_cache)?, ())))
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! Version 1 is a drive without firmware. Version 2 adds the fields after `channel_count`: a distribution of latencies, and firmware. An
 //! image that needs neither is still written as version 1, so that older programs can open it. Version 3 adds the places of the regions,
-//! for an image that has grown (`grow.rs`) so that they are no longer adjacent.
+//! for an image that has grown (`grow.rs`) so that they are no longer adjacent. Version 4 adds
+//! what a cache that the host manages has beside its size; only such drives are of that version.
 //!
 //! This is the only persistent structure outside `format`: it belongs to the emulated drive as a label belongs to a real one, and no file
 //! system sees it.
@@ -20,17 +21,21 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use crate::layout::DramLayout;
 use crate::medium::FLASH_PAGE_BYTES;
-use crate::model::{CacheManagement, FirmwareModel, GarbageCollection, Staging};
+use crate::model::{FirmwareModel, GarbageCollection, Replacement, Staging};
 use crate::timing::{BlockTiming, Curve, Distribution, FirmwareTiming, LatencyPoint, POINT_COUNT, QUANTILE_COUNT, Quantile, Timing};
 
 /// Size of the header, in bytes.
 pub(crate) const HEADER_BYTES: usize = 4096;
 /// Newest version of the image's layout that this program writes and reads.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 /// The version of drives without firmware.
 const VERSION_PLAIN: u32 = 1;
 /// The version of drives with firmware, or with a distribution of latencies, whose regions follow each other.
 const VERSION_FIRMWARE: u32 = 2;
+/// The version of drives whose regions are in places of their own.
+const VERSION_PLACES: u32 = 3;
+/// The version of drives with a cache that the host manages.
+const VERSION_HOST_CACHE: u32 = 4;
 /// Offset of the memory region in the file, in bytes: a huge page can map its start.
 pub(crate) const MEMORY_OFFSET: u64 = UNIT_BYTES;
 /// Largest region, in bytes: what the format's 40-bit line addresses reach.
@@ -49,7 +54,8 @@ pub struct ImageInfo {
     pub block_bytes: u64,
     /// The domain that it emulates.
     pub domain: PersistenceDomain,
-    /// Its timing model, as the profile had it at creation; of a drive without firmware.
+    /// Its timing model, as the profile had it at creation; of a drive with firmware that of loads and stores alone, where it is not that
+    /// of the firmware.
     pub timing: Option<Timing>,
     /// Distribution of the latency of a line load.
     pub line_latency: Option<Distribution>,
@@ -103,9 +109,10 @@ struct DistributionBytes {
 struct FirmwareBytes {
     /// 1 where there is firmware.
     is_there: U32,
-    /// 1 a write log, 2 a cache of pages.
+    /// 1 a write log, 2 a cache of pages that the drive manages, 3 one that the host manages.
     staging: U32,
-    /// Of the cache: 1 the host's, 2 clock, 3 least recently used.
+    /// Of a cache that the drive manages: 2 clock, 3 least recently used. 1 was one that the host filled and the drive mapped: it has
+    /// the same tables, and is taken as 2.
     management: U32,
     clean_at_percent: U32,
     /// Of the log, or of the cache.
@@ -164,7 +171,10 @@ struct HeaderBytes {
     firmware: FirmwareBytes,
     memory_offset: U64,
     block_offset: U64,
-    zero: [u8; HEADER_BYTES - 416],
+    /// Of a cache that the host manages: MOVE commands at once, and their bandwidth.
+    queue_depth: U32,
+    move_bytes_per_second: U64,
+    zero: [u8; HEADER_BYTES - 428],
 }
 const _: () = {
     assert!(size_of::<HeaderBytes>() == HEADER_BYTES);
@@ -173,7 +183,8 @@ const _: () = {
     assert!(offset_of!(HeaderBytes, distribution) == 204);
     assert!(offset_of!(HeaderBytes, firmware) == 264);
     assert!(offset_of!(HeaderBytes, memory_offset) == 400);
-    assert!(offset_of!(HeaderBytes, zero) == 416);
+    assert!(offset_of!(HeaderBytes, queue_depth) == 416);
+    assert!(offset_of!(HeaderBytes, zero) == 428);
 };
 
 impl ImageInfo {
@@ -187,14 +198,20 @@ impl ImageInfo {
         self.memory_bytes / FLASH_PAGE_BYTES as u64
     }
 
-    /// Pages that the drive offers behind both windows.
+    /// Pages that the flash offers; without firmware, that both zones have.
     pub(crate) fn logical_pages(&self) -> u64 {
-        (self.memory_bytes + self.block_bytes) / FLASH_PAGE_BYTES as u64
+        let both = || (self.memory_bytes + self.block_bytes) / FLASH_PAGE_BYTES as u64;
+        self.firmware.map_or_else(both, |model| model.logical_pages(self.memory_bytes, self.block_bytes))
+    }
+
+    /// Size of the cache that the host manages, in bytes; 0 where there is none.
+    pub fn host_cache_bytes(&self) -> u64 {
+        self.firmware.map_or(0, |model| model.staging.host_cache_bytes())
     }
 
     /// Layout of the DRAM of a drive with firmware.
     pub(crate) fn dram(&self) -> Option<DramLayout> {
-        self.firmware.map(|model| DramLayout::new(&model, self.logical_pages()))
+        self.firmware.map(|model| DramLayout::new(&model, self.memory_bytes, self.logical_pages()))
     }
 
     /// Bytes of the region that is mapped: the memory region, or the drive's DRAM.
@@ -259,8 +276,9 @@ impl ImageInfo {
             Some(places) => {
                 header.memory_offset = places.memory.into();
                 header.block_offset = places.blocks.into();
-                VERSION
+                VERSION_PLACES
             }
+            None if self.firmware.is_some_and(|model| model.staging.is_host_cache()) => VERSION_HOST_CACHE,
             None if is_plain => VERSION_PLAIN,
             None => VERSION_FIRMWARE,
         }
@@ -287,6 +305,9 @@ impl ImageInfo {
         }
         if let Some(model) = &self.firmware {
             header.firmware = firmware_bytes(model);
+            if let Staging::HostCache { queue_depth, bytes_per_second, .. } = model.staging {
+                (header.queue_depth, header.move_bytes_per_second) = (queue_depth.into(), bytes_per_second.into());
+            }
             header.firmware.dram_bytes = self.mapped_bytes().into();
             header.firmware.physical_pages = model.geometry(self.logical_pages()).physical_pages().into();
         }
@@ -334,7 +355,7 @@ impl ImageInfo {
         let name = header.profile.split(|&byte| byte == 0).next().unwrap_or_default();
         let profile = String::from_utf8_lossy(name).into_owned();
         let mut image = Self { profile, memory_bytes, block_bytes, domain, timing, line_latency: None, firmware: None, places: None };
-        if version > VERSION_FIRMWARE {
+        if version == VERSION_PLACES {
             image.places = Some(Places { memory: header.memory_offset.get(), blocks: header.block_offset.get() });
         }
         if version == VERSION_PLAIN {
@@ -345,13 +366,13 @@ impl ImageInfo {
             return damaged("its distribution of latencies has no meaning");
         }
         if header.firmware.is_there.get() != 0 {
-            let Some(model) = firmware_of(&header.firmware) else { return damaged("its firmware has no meaning") };
+            let Some(model) = firmware_of(&header) else { return damaged("its firmware has no meaning") };
             let contradicts =
                 |why: String| Err(format!("its geometry contradicts its header: {why}; restore it from a copy or create it anew"));
+            image.firmware = Some(model);
             if let Err(why) = model.check(image.logical_pages()) {
                 return contradicts(why);
             }
-            image.firmware = Some(model);
             let physical_pages = model.geometry(image.logical_pages()).physical_pages();
             for (what, said, comes_to) in [
                 ("bytes of DRAM", header.firmware.dram_bytes.get(), image.mapped_bytes()),
@@ -414,10 +435,18 @@ fn firmware_bytes(model: &FirmwareModel) -> FirmwareBytes {
             bytes.transaction_log_bytes = transaction_log_bytes.into();
             bytes.clean_at_percent = clean_at_percent.into();
         }
-        Staging::Cache { cache_bytes, management } => {
+        Staging::Cache { cache_bytes, replacement } => {
             bytes.staging = 2.into();
             bytes.staging_bytes = cache_bytes.into();
-            bytes.management = code_of(&MANAGEMENTS, management).into();
+            bytes.management = match replacement {
+                Replacement::Clock => 2,
+                Replacement::Lru => 3,
+            }
+            .into();
+        }
+        Staging::HostCache { cache_bytes, .. } => {
+            bytes.staging = 3.into();
+            bytes.staging_bytes = cache_bytes.into();
         }
     }
     bytes.channel_count = model.channel_count.into();
@@ -446,14 +475,27 @@ fn firmware_bytes(model: &FirmwareModel) -> FirmwareBytes {
 }
 
 /// Decodes the bytes. Does not check whether a drive can have these parameters.
-fn firmware_of(bytes: &FirmwareBytes) -> Option<FirmwareModel> {
+fn firmware_of(header: &HeaderBytes) -> Option<FirmwareModel> {
+    let bytes = &header.firmware;
     let staging = match bytes.staging.get() {
         1 => Staging::WriteLog {
             log_bytes: bytes.staging_bytes.get(),
             transaction_log_bytes: bytes.transaction_log_bytes.get(),
             clean_at_percent: bytes.clean_at_percent.get(),
         },
-        2 => Staging::Cache { cache_bytes: bytes.staging_bytes.get(), management: *of_code(&MANAGEMENTS, bytes.management.get())? },
+        2 => Staging::Cache {
+            cache_bytes: bytes.staging_bytes.get(),
+            replacement: match bytes.management.get() {
+                1 | 2 => Replacement::Clock,
+                3 => Replacement::Lru,
+                _ => return None,
+            },
+        },
+        3 => Staging::HostCache {
+            cache_bytes: bytes.staging_bytes.get(),
+            queue_depth: header.queue_depth.get(),
+            bytes_per_second: header.move_bytes_per_second.get(),
+        },
         _ => return None,
     };
     let timing = FirmwareTiming {
@@ -487,8 +529,6 @@ fn firmware_of(bytes: &FirmwareBytes) -> Option<FirmwareModel> {
     })
 }
 
-/// By their codes, from 1.
-const MANAGEMENTS: [CacheManagement; 3] = [CacheManagement::Host, CacheManagement::Clock, CacheManagement::Lru];
 /// By their codes, from 1.
 const COLLECTIONS: [GarbageCollection; 2] = [GarbageCollection::Greedy, GarbageCollection::CostBenefit];
 
@@ -533,7 +573,8 @@ mod tests {
                 firmware: None,
                 places: None,
             };
-            let chosen = |model: FirmwareModel| model.chosen(&ModelOptions::default(), image.logical_pages()).expect("a drive");
+            let chosen =
+                |model: FirmwareModel| model.chosen(&ModelOptions::default(), image.memory_bytes, image.block_bytes).expect("a drive");
             image.firmware = profile.firmware.map(chosen);
             image
         })
@@ -549,7 +590,11 @@ mod tests {
     #[test]
     fn drives_without_firmware_are_still_of_version_1() {
         for image in images() {
-            let version = if ["off", "romefs-a", "romefs-b", "optane"].contains(&&*image.profile) { 1 } else { 2 };
+            let version = match &*image.profile {
+                "off" | "romefs-a" | "romefs-b" | "optane" => 1,
+                "hybrid-cache" => 4,
+                _ => 2,
+            };
             assert_eq!(image.encode()[8..12], u32::to_le_bytes(version), "{}", image.profile);
         }
     }
@@ -563,6 +608,37 @@ mod tests {
         assert_eq!(ImageInfo::decode(&moved.encode()), Ok(moved));
         for (memory, blocks) in [(0, 18 << 20), (2 << 20, 16 << 20), (2 << 20, (18 << 20) + 1), (100 << 20, 2 << 20), (u64::MAX, 2 << 20)] {
             assert!(ImageInfo::decode(&at(memory, blocks).encode()).is_err_and(|why| why.contains("places")), "{memory} {blocks}");
+        }
+    }
+
+    fn with_field(image: &ImageInfo, at: usize, value: u32) -> [u8; HEADER_BYTES] {
+        let mut page = image.encode();
+        page[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        page[12..16].fill(0);
+        let crc = crc32c(&page);
+        page[12..16].copy_from_slice(&crc.to_le_bytes());
+        page
+    }
+
+    /// `hybrid-cache` was a cache that the host filled and the drive mapped, with the tables of the caches that drives manage.
+    #[test]
+    fn an_older_image_whose_host_filled_the_cache_is_taken_as_one_with_a_clock() {
+        let image = images().find(|image| image.profile == "bytefs-dual").expect("a profile");
+        let at = offset_of!(HeaderBytes, firmware) + offset_of!(FirmwareBytes, management);
+        let staging = |code| ImageInfo::decode(&with_field(&image, at, code)).map(|image| image.firmware.expect("firmware").staging);
+        let cache_bytes = 132 << 20;
+        assert_eq!(staging(1), Ok(Staging::Cache { cache_bytes, replacement: Replacement::Clock }));
+        assert_eq!(staging(1), staging(2));
+        assert_eq!(staging(3), Ok(Staging::Cache { cache_bytes, replacement: Replacement::Lru }));
+        assert!(staging(0).is_err() && staging(4).is_err());
+    }
+
+    #[test]
+    fn a_cache_of_the_host_that_no_drive_has_is_refused() {
+        let image = images().find(|image| image.profile == "hybrid-cache").expect("a profile");
+        for (at, value) in [(offset_of!(HeaderBytes, queue_depth), 0), (offset_of!(HeaderBytes, queue_depth), 1 << 20)] {
+            let reason = ImageInfo::decode(&with_field(&image, at, value)).expect_err("refused");
+            assert!(reason.contains("MOVE commands at once") && !reason.contains('\n'), "{reason}");
         }
     }
 
@@ -584,12 +660,7 @@ mod tests {
             (field(offset_of!(FirmwareBytes, dram_bytes)), 4096, "it says 4096 bytes of DRAM"),
             (field(offset_of!(FirmwareBytes, write_buffer_pages)), u32::MAX, "contradicts its header"),
         ] {
-            let mut page = image.encode();
-            page[at..at + 4].copy_from_slice(&value.to_le_bytes());
-            page[12..16].fill(0);
-            let crc = crc32c(&page);
-            page[12..16].copy_from_slice(&crc.to_le_bytes());
-            let reason = ImageInfo::decode(&page).expect_err("refused");
+            let reason = ImageInfo::decode(&with_field(&image, at, value)).expect_err("refused");
             assert!(reason.contains(said) && !reason.contains('\n'), "{value} at {at}: {reason}");
         }
     }

@@ -18,6 +18,7 @@ use tandemfs_format::size::size;
 use crate::controller::Controller;
 use crate::header::{ImageInfo, MEMORY_OFFSET};
 use crate::header_copy::{HeaderState, read_header, renew_copy, write_header};
+use crate::host_cache;
 use crate::image_medium::ImageMedium;
 use crate::model::ModelOptions;
 use crate::open::not_opened;
@@ -97,7 +98,9 @@ pub fn create_with(path: &Path, options: &CreateOptions, chosen: &ModelOptions) 
         return Err(refused(path, format!("profile '{}' is a drive with flash, which has a block region", profile.name)));
     }
     match profile.firmware {
-        Some(model) => image.firmware = Some(model.chosen(chosen, image.logical_pages()).map_err(|reason| refused(path, reason))?),
+        Some(model) => {
+            image.firmware = Some(model.chosen(chosen, image.memory_bytes, image.block_bytes).map_err(|reason| refused(path, reason))?)
+        }
         None if !chosen.is_for_plain(profile.timing.is_some()) => {
             return Err(refused(
                 path,
@@ -154,10 +157,16 @@ fn fill(file: &File, image: &ImageInfo) -> Result<(), String> {
 fn finish(path: &Path, file: File, image: &ImageInfo) -> Result<(), DeviceError> {
     let copied = file.try_clone().map_err(|error| refused(path, format!("cannot be opened twice: {error}")))?;
     if let (Some(model), Some(layout)) = (&image.firmware, image.dram()) {
+        let is_host_cache = model.staging.is_host_cache();
         let name = path.display().to_string();
         let open = OpenImage { file: copied, info: image.clone(), name: name.clone() };
         let medium = Arc::new(ImageMedium::new(open, &layout, false)?);
-        Controller::format(&medium, model, image.memory_pages(), image.logical_pages()).map_err(|error| match error {
+        let formatted = if is_host_cache {
+            host_cache::format(&medium, model, image.memory_bytes, image.logical_pages())
+        } else {
+            Controller::format(&medium, model, image.memory_pages(), image.logical_pages())
+        };
+        formatted.map_err(|error| match error {
             DeviceError::Block { source, .. } if source.kind() == io::ErrorKind::StorageFull => refused(
                 path,
                 "the host's disk has no room for the flash that the memory zone and garbage collection need; make space or name smaller sizes",
@@ -173,7 +182,8 @@ fn finish(path: &Path, file: File, image: &ImageInfo) -> Result<(), DeviceError>
 ///
 /// [DV4]: tandemfs_device
 fn is_reserved(image: &ImageInfo) -> bool {
-    image.firmware.is_none() || image.mapped_bytes() <= DRAM_RESERVED_BYTES_MAX
+    // Where it is memory of the host's address space, processes may map it: stores of theirs are to find space.
+    image.firmware.is_none_or(|model| model.staging.is_host_cache()) || image.mapped_bytes() <= DRAM_RESERVED_BYTES_MAX
 }
 
 pub(crate) fn reserve(file: &File, offset: u64, length: u64) -> io::Result<()> {
@@ -262,9 +272,10 @@ impl OpenImage {
             name: self.name.clone(),
             memory_bytes: self.info.memory_bytes,
             block_bytes: self.info.block_bytes,
+            cache_bytes: self.info.host_cache_bytes(),
             domain: self.info.domain,
             volatile_write_cache: false,
-            overlapping: self.info.firmware.is_some(),
+            overlapping: self.info.firmware.is_some_and(|model| !model.staging.is_host_cache()),
             discard: !options.read_only && self.info.block_bytes > 0,
             discard_zeroes: self.info.firmware.is_some() && !options.read_only,
             request_bytes: REQUEST_BYTES,

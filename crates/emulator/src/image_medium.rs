@@ -14,7 +14,7 @@ use std::os::unix::fs::FileExt;
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
-use tandemfs_device::DeviceError;
+use tandemfs_device::{DeviceError, Mapping};
 
 use crate::image_file::OpenImage;
 use crate::layout::{DramLayout, SPARE_BYTES};
@@ -92,6 +92,10 @@ impl Medium for ImageMedium {
             (at, left) = (at + length as u64, left - length);
         }
         Ok(())
+    }
+
+    fn mapped(&self) -> Option<(&Mapping, &File)> {
+        Some((self.dram.mapping(), &self.file))
     }
 
     fn reserve(&self, first: PhysicalPage, count: u64) -> Result<(), DeviceError> {

@@ -34,8 +34,8 @@ impl DriveInMemory {
         let base = profile("bytefs").and_then(|profile| profile.firmware).ok_or_else(|| refused("the profile has no firmware".into()))?;
         let pages = (memory_bytes + block_bytes) / FLASH_PAGE_BYTES as u64;
         let chosen = ModelOptions { no_timing: true, ..*chosen };
-        let model = FirmwareModel { write_buffer_pages, ..base }.chosen(&chosen, pages).map_err(refused)?;
-        let medium = Arc::new(TestMedium::new(DramLayout::new(&model, pages).end));
+        let model = FirmwareModel { write_buffer_pages, ..base }.chosen(&chosen, memory_bytes, block_bytes).map_err(refused)?;
+        let medium = Arc::new(TestMedium::new(DramLayout::new(&model, memory_bytes, pages).end));
         Controller::format(&medium, &model, memory_bytes / FLASH_PAGE_BYTES as u64, pages)?;
         Ok(Self { medium, model, memory_bytes, block_bytes })
     }
@@ -51,6 +51,7 @@ impl DriveInMemory {
             name: NAME.into(),
             memory_bytes: self.memory_bytes,
             block_bytes: self.block_bytes,
+            cache_bytes: 0,
             domain: PersistenceDomain::Adr,
             volatile_write_cache: false,
             discard: true,

@@ -3,7 +3,8 @@
 //! [EM1] An image is a header page (with a copy, `header_copy.rs`), the memory region (mapped shared, its space reserved at creation) and the block region (sparse, read and
 //!       written by offset). Both may grow later (`grow.rs`). So a full host disk is an error of the creation or of one block write, never a
 //!       signal. In the image of a drive with firmware, its DRAM takes the place of the memory region and its flash that of the block region
-//!       (`layout.rs`).
+//!       (`layout.rs`);
+//!       where the host manages its cache, memory zone and cache are a part of that DRAM which can be mapped (`host_cache/`).
 //! [EM2] Stores go to the host's page cache at once. So they survive `kill -9` of the process at any instant, as they would survive a power
 //!       failure of a drive with Global Persistent Flush: that is the failure that an image emulates. A power failure of the *host* leaves
 //!       whatever the host had written back. So an image for plain use (profile `off`) promises only the `process` domain, and an image that
@@ -21,6 +22,7 @@ mod flash;
 mod grow;
 mod header;
 mod header_copy;
+mod host_cache;
 mod image;
 mod image_file;
 mod image_medium;
@@ -52,7 +54,7 @@ pub use image::ImageDevice;
 pub use image_file::{CreateOptions, NO_BLOCKS, OpenOptions, create, create_with, info};
 #[cfg(feature = "power-cuts")]
 pub use in_memory::DriveInMemory;
-pub use model::{CacheManagement, FirmwareModel, GarbageCollection, ModelOptions, Staging};
+pub use model::{CacheManagement, FirmwareModel, GarbageCollection, ModelOptions, Replacement, Staging, default_host_cache_bytes};
 pub use open::{DeviceOptions, DeviceSpec, open_device, open_image};
 pub use profiles::{Profile, profile, profiles};
 pub use statistics::{DriveStatistics, LogFigures, LogStatistics, WearStatistics, measure_log, statistics};

@@ -7,8 +7,9 @@
 //! [MD3] The spare area of an erased page is all zeros; its bytes have no meaning. An erasure can be interrupted anywhere.
 
 use std::fmt::Debug;
+use std::fs::File;
 
-use tandemfs_device::DeviceError;
+use tandemfs_device::{DeviceError, Mapping};
 use tandemfs_format::SECTOR_BYTES;
 
 /// Bytes of a flash page: the unit of reading and programming, and of translation.
@@ -48,6 +49,10 @@ pub(crate) trait Medium: Send + Sync + Debug {
     /// full disk is [`DeviceError::Block`] with `StorageFull`. Changes no bytes.
     fn reserve(&self, _first: PhysicalPage, _count: u64) -> Result<(), DeviceError> {
         Ok(())
+    }
+    /// The DRAM as memory that others can map, with its file; `None` where it is none.
+    fn mapped(&self) -> Option<(&Mapping, &File)> {
+        None
     }
 }
 

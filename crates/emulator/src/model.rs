@@ -1,6 +1,7 @@
 //! Parameters of a drive with firmware: those of its profile, those that can be chosen at its creation, and those that the image's header
 //! keeps.
 
+use tandemfs_format::UNIT_BYTES;
 use tandemfs_format::size::size;
 
 use crate::flash::{FlashGeometry, FlashOptions, VictimPolicy};
@@ -20,20 +21,37 @@ pub enum Staging {
         /// Cleaning begins when the log is so full.
         clean_at_percent: u32,
     },
-    /// A cache of pages.
+    /// A cache of pages that the drive manages.
     Cache {
         /// Its size, in bytes: whole pages.
         cache_bytes: u64,
         /// The replacement policy.
-        management: CacheManagement,
+        replacement: Replacement,
+    },
+    /// Nothing: memory zone and cache are memory that the host manages, and pages go between cache and flash by MOVE commands
+    /// (Habicht et al., §3.1).
+    HostCache {
+        /// Size of the cache, in bytes: whole pages; 0 in a profile, where the capacity says it.
+        cache_bytes: u64,
+        /// MOVE commands that the drive takes at once.
+        queue_depth: u32,
+        /// Bandwidth of MOVE commands between cache and flash, in bytes a second for each direction.
+        bytes_per_second: u64,
     },
 }
 
-/// Replacement policy of a drive's page cache.
+/// Who manages a drive's cache of pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheManagement {
-    /// The host, by commands that move pages in and out.
+    /// The host, by MOVE commands.
     Host,
+    /// The drive, in this way.
+    Drive(Replacement),
+}
+
+/// Replacement policy of a cache that the drive manages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replacement {
     /// The drive caches every page that the byte path accesses and evicts by clock (second chance).
     Clock,
     /// The drive caches every page that the byte path accesses and evicts the least recently used one.
@@ -86,7 +104,7 @@ pub struct ModelOptions {
     pub transaction_log_bytes: Option<u64>,
     /// Size of the page cache, in bytes.
     pub cache_bytes: Option<u64>,
-    /// Replacement policy of the page cache.
+    /// Who manages the page cache.
     pub cache_management: Option<CacheManagement>,
     /// A read of a flash page, in nanoseconds.
     pub flash_read_ns: Option<u32>,
@@ -132,6 +150,10 @@ impl ModelOptions {
 const OVER_PROVISIONING_PERCENT_MAX: u32 = 400;
 /// Largest cache or log: the largest number of lines that fits into 4 B.
 const STAGING_BYTES_MAX: u64 = 64 << 30;
+/// Of a cache that the host manages, where no other size is chosen: a part of the block zone, 4 GiB a TiB.
+const BLOCK_BYTES_A_HOST_CACHE_BYTE: u64 = 256;
+/// Largest queue of MOVE commands.
+const QUEUE_DEPTH_MAX: u32 = 1024;
 
 impl Staging {
     /// The write log's options, where there is one.
@@ -140,8 +162,21 @@ impl Staging {
             Self::WriteLog { log_bytes, transaction_log_bytes, clean_at_percent } => {
                 Some(WriteLogOptions { log_bytes, transaction_log_bytes, clean_at_percent })
             }
-            Self::Cache { .. } => None,
+            Self::Cache { .. } | Self::HostCache { .. } => None,
         }
+    }
+
+    /// Size of a cache that the host manages; 0 where there is none.
+    pub fn host_cache_bytes(&self) -> u64 {
+        match *self {
+            Self::HostCache { cache_bytes, .. } => cache_bytes,
+            Self::WriteLog { .. } | Self::Cache { .. } => 0,
+        }
+    }
+
+    /// Whether the host manages a cache of it.
+    pub fn is_host_cache(&self) -> bool {
+        matches!(self, Self::HostCache { .. })
     }
 }
 
@@ -151,10 +186,28 @@ impl FirmwareModel {
         self.channel_count.saturating_mul(self.dies_per_channel)
     }
 
-    /// This drive with the given choices, for a capacity.
+    /// Pages that the flash offers of a drive of these sizes: of both zones, unless memory of the host's address space is beside it.
+    pub(crate) fn logical_pages(&self, memory_bytes: u64, block_bytes: u64) -> u64 {
+        let memory_bytes = if self.staging.is_host_cache() { 0 } else { memory_bytes };
+        (memory_bytes + block_bytes) / FLASH_PAGE_BYTES as u64
+    }
+
+    /// This drive with the given choices, for zones of so many bytes.
     ///
     /// Errors: a sentence that names the contradicting choice.
-    pub(crate) fn chosen(mut self, options: &ModelOptions, logical_pages: u64) -> Result<Self, String> {
+    pub(crate) fn chosen(mut self, options: &ModelOptions, memory_bytes: u64, block_bytes: u64) -> Result<Self, String> {
+        match (self.staging, options.cache_management) {
+            (Staging::Cache { .. }, Some(CacheManagement::Host)) => {
+                return Err(
+                    "the profile's drive manages its cache itself; name profile hybrid-cache for one whose cache the host manages".into()
+                );
+            }
+            (Staging::HostCache { .. }, Some(CacheManagement::Drive(replacement))) => {
+                self.staging = Staging::Cache { cache_bytes: default_host_cache_bytes(block_bytes), replacement };
+            }
+            _ => {}
+        }
+        let logical_pages = self.logical_pages(memory_bytes, block_bytes);
         // Sizes that were not chosen are limited to a quarter of a small drive.
         let staged = |bytes: u64| bytes.min(logical_pages / 4 * FLASH_PAGE_BYTES as u64);
         match &mut self.staging {
@@ -167,14 +220,19 @@ impl FirmwareModel {
                 *log_bytes = options.write_log_bytes.unwrap_or_else(|| staged(*log_bytes));
                 *transaction_log_bytes = options.transaction_log_bytes.unwrap_or(*transaction_log_bytes);
             }
-            Staging::Cache { cache_bytes, management } => {
-                if options.write_log_bytes.is_some() || options.transaction_log_bytes.is_some() {
-                    return Err(
-                        "the profile has a page cache and no write log; leave the log's options away or name another profile".into()
-                    );
-                }
+            Staging::HostCache { .. } | Staging::Cache { .. }
+                if options.write_log_bytes.is_some() || options.transaction_log_bytes.is_some() =>
+            {
+                return Err("the profile has a page cache and no write log; leave the log's options away or name another profile".into());
+            }
+            Staging::HostCache { cache_bytes, .. } => {
+                *cache_bytes = options.cache_bytes.unwrap_or_else(|| default_host_cache_bytes(block_bytes));
+            }
+            Staging::Cache { cache_bytes, replacement } => {
                 *cache_bytes = options.cache_bytes.unwrap_or_else(|| staged(*cache_bytes));
-                *management = options.cache_management.unwrap_or(*management);
+                if let Some(CacheManagement::Drive(chosen)) = options.cache_management {
+                    *replacement = chosen;
+                }
             }
         }
         self.channel_count = options.channel_count.unwrap_or(self.channel_count);
@@ -245,6 +303,13 @@ impl FirmwareModel {
                 self.staging.write_log().map_or(Ok(()), |log| log.check(logical_pages))
             }
             Staging::Cache { cache_bytes, .. } => fits("page cache", cache_bytes),
+            Staging::HostCache { cache_bytes, queue_depth, bytes_per_second } => {
+                fits("cache", cache_bytes)?;
+                if !(1..=QUEUE_DEPTH_MAX).contains(&queue_depth) || bytes_per_second == 0 {
+                    return Err(format!("{queue_depth} MOVE commands at once with {bytes_per_second} B/s are those of no drive"));
+                }
+                Ok(())
+            }
         }
     }
 
@@ -273,6 +338,11 @@ impl FirmwareModel {
             ..FlashOptions::default()
         }
     }
+}
+
+/// Size of a cache that the host manages where none is chosen, in bytes: whole units, which huge pages can map.
+pub fn default_host_cache_bytes(block_bytes: u64) -> u64 {
+    (block_bytes / BLOCK_BYTES_A_HOST_CACHE_BYTE).next_multiple_of(UNIT_BYTES)
 }
 
 /// Blocks that each plane should have at least.

@@ -68,6 +68,11 @@ pub enum Mutant {
     DirtyPageDroppedBeforeWrite,
     /// A dirty page that leaves the cache is not written to the flash.
     CacheWriteBackForgotten,
+    // A cache that the host manages.
+    /// A MOVE of several pages leaves out the last one.
+    MovedPageForgotten,
+    /// A MOVE to the flash takes the page out of the cache.
+    MoveClearsSource,
     // The whole drive.
     /// A block read ignores the log.
     BlockReadNotMerged,

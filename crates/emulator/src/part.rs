@@ -31,6 +31,14 @@ impl Part {
         if read_only { Self::Overlay(Overlay { mapping, changed: RwLock::default() }) } else { Self::Image(mapping) }
     }
 
+    /// The mapping: of an overlay without what was changed over it.
+    pub(crate) fn mapping(&self) -> &Mapping {
+        match self {
+            Self::Image(mapping) => mapping,
+            Self::Overlay(overlay) => &overlay.mapping,
+        }
+    }
+
     #[inline]
     pub(crate) fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         match self {

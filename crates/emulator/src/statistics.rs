@@ -5,7 +5,7 @@ use std::path::Path;
 use tandemfs_device::{DeviceError, DriveCounts};
 
 use crate::image_file::{OpenImage, OpenOptions, refused};
-use crate::open::open_firmware;
+use crate::open::{open_firmware, open_host_cache};
 use crate::write_log;
 
 /// Wear of the flash.
@@ -84,10 +84,11 @@ impl DriveStatistics {
 pub fn statistics(path: &Path) -> Result<DriveStatistics, DeviceError> {
     let options = OpenOptions { read_only: true, shared: true, timing: false, ..OpenOptions::default() };
     let image = OpenImage::open(path, &options)?;
-    if image.info.firmware.is_none() {
-        return Err(refused(path, format!("profile '{}' has no firmware that counts anything", image.info.profile)));
-    }
-    let condition = open_firmware(image, &options)?.condition();
+    let condition = match image.info.firmware {
+        None => return Err(refused(path, format!("profile '{}' has no firmware that counts anything", image.info.profile))),
+        Some(model) if model.staging.is_host_cache() => open_host_cache(image, &options)?.condition(),
+        Some(_) => open_firmware(image, &options)?.condition(),
+    };
     let wear = condition.wear;
     Ok(DriveStatistics {
         lifetime: condition.lifetime,

@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use tandemfs_device::{BlockRequest, Device, DeviceError, Drive, PersistenceDomain, Structure, TxId};
 use tandemfs_emulator::{
-    CacheManagement, CreateOptions, GarbageCollection, ModelOptions, OpenOptions, Staging, create, create_with, info, open_image,
-    statistics,
+    CacheManagement, CreateOptions, GarbageCollection, ModelOptions, OpenOptions, Replacement, Staging, create, create_with, info,
+    open_image, statistics,
 };
 use tandemfs_format::{LineAddress, Sector};
 use tempfile::TempDir;
 
 const MEMORY_BYTES: u64 = 16 << 20;
 const BLOCK_BYTES: u64 = 64 << 20;
-const WITH_FIRMWARE: [&str; 4] = ["bytefs", "bytefs-cxl", "bytefs-dual", "hybrid-cache"];
+const WITH_FIRMWARE: [&str; 3] = ["bytefs", "bytefs-cxl", "bytefs-dual"];
 
 fn options(profile: &str) -> CreateOptions {
     CreateOptions { profile: profile.to_owned(), memory_bytes: MEMORY_BYTES, block_bytes: BLOCK_BYTES }
@@ -392,53 +392,21 @@ fn a_full_drive_is_overwritten_again_and_again() {
 }
 
 #[test]
-fn a_host_moves_pages_into_the_cache_and_out_of_it() {
-    let (_directory, path) = image_with("hybrid-cache", &ModelOptions { cache_bytes: Some(3 * 4096), ..chosen() });
-    let device = open(&path);
-    let commands = device.cache_commands().expect("the host's cache");
-    device.byte_path().store(5 * 4096 + 10, &[1; 10]).expect("stored past the cache");
-    for page in [5, 6, 7, 5] {
-        commands.move_in(page).expect("moved");
-    }
-    let full = commands.move_in(8).expect_err("no room").to_string();
-    assert!(full.contains("the cache is full with 3 pages"), "{full}");
-    device.byte_path().store(5 * 4096 + 12, &[2; 2]).expect("stored");
-    let counts = device.counts().expect("counted").firmware;
-    assert_eq!((counts.cache_hits, counts.cache_misses), (1, 4));
-    let written = device.counts().expect("counted").flash.pages_written;
-    drop(device);
-    let device = open(&path);
-    let commands = device.cache_commands().expect("the host's cache");
-    assert_eq!(load::<10>(&*device, 5 * 4096 + 10), [1, 1, 2, 2, 1, 1, 1, 1, 1, 1], "battery-backed");
-    assert_eq!(device.counts().expect("counted").firmware.cache_hits, 1);
-    assert_eq!(statistics(&path).err().map(|error| matches!(error, DeviceError::Busy { .. })), Some(true));
-    for page in [5, 6, 99] {
-        commands.move_out(page).expect("moved");
-    }
-    assert_eq!(device.counts().expect("counted").flash.pages_written, 1, "the one that was changed, after {written}");
-    assert_eq!(load::<10>(&*device, 5 * 4096 + 10), [1, 1, 2, 2, 1, 1, 1, 1, 1, 1]);
-    commands.move_in(8).expect("there is room again");
-    assert!(matches!(commands.move_in(u64::MAX), Err(DeviceError::OutOfRange { .. })));
-    drop(device);
-    assert_eq!(statistics(&path).expect("counted").cached_pages, Some((2, 3)));
-}
-
-#[test]
 fn the_drive_keeps_what_was_used_last() {
-    for management in [CacheManagement::Lru, CacheManagement::Clock] {
-        let model = ModelOptions { cache_bytes: Some(3 * 4096), cache_management: Some(management), ..chosen() };
+    for replacement in [Replacement::Lru, Replacement::Clock] {
+        let model = ModelOptions { cache_bytes: Some(3 * 4096), cache_management: Some(CacheManagement::Drive(replacement)), ..chosen() };
         let (_directory, path) = image_with("bytefs-dual", &model);
         let device = open(&path);
-        assert!(device.cache_commands().is_none(), "the drive's own");
+        assert!(device.cache_moves().is_none() && device.description().cache_bytes == 0, "the drive's own");
         for page in [0, 1, 2, 0, 0, 3] {
             device.byte_path().store(page * 4096, &[page as u8 + 1; 64]).expect("stored");
         }
         let hits = || device.counts().expect("counted").firmware.cache_hits;
-        assert_eq!(hits(), 2, "{management:?}");
+        assert_eq!(hits(), 2, "{replacement:?}");
         assert_eq!(load::<64>(&*device, 0), [1; 64]);
-        assert_eq!(hits(), 3, "{management:?}: page 0 was used again, so page 1 left");
+        assert_eq!(hits(), 3, "{replacement:?}: page 0 was used again, so page 1 left");
         assert_eq!(load::<64>(&*device, 4096), [2; 64]);
-        assert_eq!(hits(), 3, "{management:?}");
+        assert_eq!(hits(), 3, "{replacement:?}");
         device.counts().expect("counted");
     }
 }

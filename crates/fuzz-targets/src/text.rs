@@ -30,9 +30,10 @@ fn name(text: &str) {
             let again = format!("memory={}", memory.display()).parse();
             assert_eq!(again, Ok(DeviceSpec::Memory(memory)), "{text:?}");
         }
-        Ok(DeviceSpec::Pair { memory, block }) => {
-            let again = format!("memory={},block={}", memory.display(), block.display()).parse();
-            assert_eq!(again, Ok(DeviceSpec::Pair { memory, block }), "{text:?}");
+        Ok(DeviceSpec::Pair { memory, block, cache_bytes }) => {
+            let cache = if cache_bytes > 0 { format!(",cache={cache_bytes}") } else { String::new() };
+            let again = format!("memory={},block={}{cache}", memory.display(), block.display()).parse();
+            assert_eq!(again, Ok(DeviceSpec::Pair { memory, block, cache_bytes }), "{text:?}");
         }
         Err(reason) => assert!(reason.contains("memory=PATH"), "{text:?} is refused with '{reason}'"),
     }

@@ -87,12 +87,14 @@ impl MemoryHalf {
         self.unit
     }
 
-    pub(crate) fn lent(&self) -> std::io::Result<LentZone> {
-        LentZone::of(&self.file, 0, self.mapping.length())
+    /// Its first so many bytes.
+    pub(crate) fn lent(&self, length: u64) -> std::io::Result<LentZone> {
+        LentZone::of(&self.file, 0, length)
     }
 
-    pub(crate) fn for_stores(&self, program: u32) -> std::io::Result<(StoreZone, ZoneHold)> {
-        StoreZone::of(&self.file, 0, self.mapping.length(), program)
+    /// The same for stores.
+    pub(crate) fn for_stores(&self, length: u64, program: u32) -> std::io::Result<(StoreZone, ZoneHold)> {
+        StoreZone::of(&self.file, 0, length, program)
     }
 
     pub(crate) fn is_held(&self) -> bool {

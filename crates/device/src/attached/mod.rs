@@ -8,26 +8,32 @@
 //! [AT3] The domain decides whether FLUSH is needed. In `process` nothing survives a power failure, so FLUSH does nothing. In every other
 //!       domain, `none` included (there only blocks survive), written blocks must survive a power failure: a drive's volatile cache is
 //!       flushed, and a file is always synced, since its extents reach the medium only with fdatasync.
+//! [AT4] The last bytes of the memory half may be a cache that the host manages, as many as the opening says: nothing on the halves says so.
+//!       Between it and the block half the host moves (`mover.rs`).
 
 mod block_half;
 mod memory_half;
+mod mover;
 mod rings;
 mod sysfs;
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::Arc;
 
 use block_half::BlockHalf;
 use memory_half::MemoryHalf;
+use mover::{Halves, Mover};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
 use crate::{
-    BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, LentZone, MappedMemory, MemoryRange, PersistenceDomain,
-    REQUEST_BYTES, StoreZone, ZoneHold, open_patiently,
+    BlockPath, BlockRequest, BytePath, CacheMoves, Device, DeviceDescription, DeviceError, LentZone, MappedMemory, MemoryRange,
+    PersistenceDomain, REQUEST_BYTES, StoreZone, ZoneHold, open_patiently,
 };
-use tandemfs_format::SECTOR_BYTES;
+use tandemfs_format::size::size;
+use tandemfs_format::{SECTOR_BYTES, UNIT_BYTES};
 
 /// In `adr`, stores of at least this many bytes bypass the CPU's caches, from which they would have to be flushed: a page of data is
 /// rarely read again soon, and the CPU need not fetch lines that it overwrites.
@@ -42,15 +48,19 @@ pub struct PairOptions {
     pub shared: bool,
     /// Lower the persistence domain to this; raising it is refused.
     pub domain: Option<PersistenceDomain>,
+    /// How many of the last bytes of the memory half are a cache that the host manages ([AT4]); 0: none. Needs a block half.
+    pub cache_bytes: u64,
 }
 
 /// A memory device and a block device that serve as one hybrid SSD, or a memory device alone.
 #[derive(Debug)]
 pub struct PairDevice {
     description: DeviceDescription,
-    memory: MemoryHalf,
+    memory: Arc<MemoryHalf>,
     /// `None`: there are no sectors.
-    block: Option<BlockHalf>,
+    block: Option<Arc<BlockHalf>>,
+    /// `None`: there is no cache.
+    mover: Option<Mover>,
 }
 
 impl PairDevice {
@@ -59,7 +69,10 @@ impl PairDevice {
     /// # Errors
     /// `Open` with one sentence if a half cannot be used, `Busy` if another process has it open.
     pub fn open(memory: &Path, block: &Path, options: &PairOptions) -> Result<Self, DeviceError> {
-        let name = format!("memory={},block={}", memory.display(), block.display());
+        let mut name = format!("memory={},block={}", memory.display(), block.display());
+        if options.cache_bytes > 0 {
+            name += &format!(",cache={}", options.cache_bytes);
+        }
         if is_same(memory, block) {
             return Err(DeviceError::Open { path: name, reason: "both halves are the same file; name two".into() });
         }
@@ -76,31 +89,64 @@ impl PairDevice {
 
     fn open_halves(name: String, memory: &Path, block: Option<&Path>, options: &PairOptions) -> Result<Self, DeviceError> {
         let access = Access { read_only: options.read_only, shared: options.read_only && options.shared };
-        let memory = MemoryHalf::open(memory, access)?;
-        let block = block.map(|block| BlockHalf::open(block, access)).transpose()?;
+        let memory = Arc::new(MemoryHalf::open(memory, access)?);
+        let block = block.map(|block| BlockHalf::open(block, access).map(Arc::new)).transpose()?;
+        let cache_bytes = options.cache_bytes;
+        if let Err(reason) = check_cache(cache_bytes, &memory, block.is_some()) {
+            return Err(DeviceError::Open { path: name, reason });
+        }
         let mut description = DeviceDescription {
             name,
-            memory_bytes: memory.bytes(),
-            block_bytes: block.as_ref().map_or(0, BlockHalf::bytes),
+            memory_bytes: memory.bytes() - cache_bytes,
+            block_bytes: block.as_deref().map_or(0, BlockHalf::bytes),
+            cache_bytes,
             domain: memory.domain(),
             volatile_write_cache: false,
             overlapping: false,
-            discard: block.as_ref().is_some_and(BlockHalf::can_discard) && !options.read_only,
+            discard: block.as_deref().is_some_and(BlockHalf::can_discard) && !options.read_only,
             discard_zeroes: false,
-            request_bytes: block.as_ref().map_or(REQUEST_BYTES, BlockHalf::request_bytes),
+            request_bytes: block.as_deref().map_or(REQUEST_BYTES, BlockHalf::request_bytes),
             nodes: memory.nodes(),
         };
         description.lower_domain(options.domain)?;
         // [AT3]
-        let has_cache = block.as_ref().is_some_and(BlockHalf::has_volatile_cache);
+        let has_cache = block.as_deref().is_some_and(BlockHalf::has_volatile_cache);
         description.volatile_write_cache = has_cache && description.domain != PersistenceDomain::Process;
-        Ok(Self { description, memory, block })
+        let halves = |block: &Arc<BlockHalf>| Halves {
+            name: description.name.clone(),
+            domain: description.domain,
+            memory: Arc::clone(&memory),
+            block: Arc::clone(block),
+        };
+        let mover =
+            block.as_ref().filter(|_| cache_bytes > 0).map(|block| Mover::new(halves(block), description.clone(), options.read_only));
+        Ok(Self { description, memory, block, mover })
     }
 
     /// The block half, for an access to so many bytes from a sector on.
     fn block(&self, sector: tandemfs_format::Sector, length: u64) -> Result<&BlockHalf, DeviceError> {
         let offset = sector.number().saturating_mul(SECTOR_BYTES as u64);
-        self.block.as_ref().ok_or_else(|| DeviceError::OutOfRange { device: self.description.name.clone(), offset, length, size: 0 })
+        self.block.as_deref().ok_or_else(|| DeviceError::OutOfRange { device: self.description.name.clone(), offset, length, size: 0 })
+    }
+}
+
+/// One sentence that says why the memory half has no such cache, if so ([AT4]).
+fn check_cache(cache_bytes: u64, memory: &MemoryHalf, has_blocks: bool) -> Result<(), String> {
+    let unit = memory.unit().max(UNIT_BYTES);
+    if cache_bytes == 0 {
+        Ok(())
+    } else if !has_blocks {
+        Err("a cache is moved to and from a block half; name one, or leave cache= away".into())
+    } else if !cache_bytes.is_multiple_of(unit) {
+        Err(format!("cache={cache_bytes} is no multiple of {}, in which the memory half is mapped; name another size", size(unit)))
+    } else if cache_bytes >= memory.bytes() {
+        Err(format!(
+            "a cache of {} leaves no memory zone: the memory half has {}; name a smaller one",
+            size(cache_bytes),
+            size(memory.bytes())
+        ))
+    } else {
+        Ok(())
     }
 }
 
@@ -191,6 +237,10 @@ impl Device for PairDevice {
         &self.description
     }
 
+    fn cache_moves(&self) -> Option<&dyn CacheMoves> {
+        self.mover.as_ref().map(|mover| mover as &dyn CacheMoves)
+    }
+
     fn mapping_unit(&self) -> Option<u64> {
         Some(self.memory.unit())
     }
@@ -200,11 +250,11 @@ impl Device for PairDevice {
     }
 
     fn lent_zone(&self) -> Option<std::io::Result<LentZone>> {
-        Some(self.memory.lent())
+        Some(self.memory.lent(self.description.memory_bytes))
     }
 
     fn store_zone(&self, program: u32) -> Option<std::io::Result<(StoreZone, ZoneHold)>> {
-        Some(self.memory.for_stores(program))
+        Some(self.memory.for_stores(self.description.memory_bytes, program))
     }
 
     fn is_zone_held(&self) -> bool {
@@ -250,7 +300,7 @@ impl BlockPath for PairDevice {
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
-        self.block.as_ref().map_or(Ok(()), BlockHalf::flush)
+        self.block.as_deref().map_or(Ok(()), BlockHalf::flush)
     }
 
     fn discard(&self, sector: tandemfs_format::Sector, count: u64) -> Result<(), DeviceError> {
@@ -266,6 +316,7 @@ mod tests {
     use tandemfs_format::{SECTOR_BYTES, Sector};
 
     use super::*;
+    use crate::{CacheMove, MoveDirection, MoveState, MoveTicket};
 
     fn pair(folder: &Path) -> (std::path::PathBuf, std::path::PathBuf) {
         let (memory, block) = (folder.join("memory"), folder.join("block"));
@@ -393,7 +444,7 @@ mod tests {
     fn opening_for_reading_writes_nothing_and_can_be_shared() {
         let folder = tempfile::tempdir().expect("a folder");
         let (memory, block) = pair(folder.path());
-        let shared = PairOptions { read_only: true, shared: true, domain: None };
+        let shared = PairOptions { read_only: true, shared: true, ..PairOptions::default() };
         let device = PairDevice::open(&memory, &block, &shared).expect("opens");
         let _beside = PairDevice::open(&memory, &block, &shared).expect("opens beside it");
         assert!(matches!(PairDevice::open(&memory, &block, &PairOptions::default()), Err(DeviceError::Busy { .. })));
@@ -453,5 +504,95 @@ mod tests {
                 });
             }
         });
+    }
+
+    fn with_cache(folder: &Path, cache_bytes: u64) -> Result<PairDevice, DeviceError> {
+        let (memory, block) = pair(folder);
+        PairDevice::open(&memory, &block, &PairOptions { cache_bytes, ..PairOptions::default() })
+    }
+
+    fn done(device: &PairDevice, command: &CacheMove) -> Result<(), DeviceError> {
+        let moves = device.cache_moves().expect("a cache");
+        let mut ticket = moves.submit(command)?.expect("a place");
+        loop {
+            match moves.wait(ticket, Duration::from_millis(50)) {
+                MoveState::Done(result) => return result,
+                MoveState::Pending(pending) => ticket = pending,
+            }
+        }
+    }
+
+    #[test]
+    fn the_host_moves_between_the_halves_of_a_pair() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let device = with_cache(folder.path(), 2 << 20).expect("opens");
+        let description = device.description();
+        assert_eq!((description.memory_bytes, description.cache_bytes), (2 << 20, 2 << 20));
+        assert!(description.name.ends_with(",cache=2097152"));
+        // More pages than one part has, and more commands than threads.
+        let data: Vec<u8> = (0..100 * SECTOR_BYTES).map(|i| (i / 67) as u8).collect();
+        device.store((2 << 20) + 3 * 4096, &data).expect("stores");
+        let out = CacheMove { direction: MoveDirection::ToFlash, cache_page: 3, sector: Sector::new(500), count: 100 };
+        done(&device, &out).expect("moved");
+        let mut read = vec![0; data.len()];
+        device.transfer(&mut [BlockRequest::Read { sector: Sector::new(500), buffer: (&mut read[..]).into() }], &mut || {}).expect("reads");
+        assert!(read == data);
+        let moves = device.cache_moves().expect("a cache");
+        let tickets: Vec<_> = (0..64)
+            .map(|index| CacheMove {
+                direction: MoveDirection::ToCache,
+                cache_page: 200 + index,
+                sector: Sector::new(500 + index),
+                count: 1,
+            })
+            .map(|command| moves.submit(&command).expect("inside").expect("a place"))
+            .collect();
+        assert!(moves.submit(&out).expect("inside").is_none(), "as many as the queue has");
+        for mut ticket in tickets {
+            while let MoveState::Pending(pending) = moves.poll(ticket) {
+                ticket = pending;
+                std::thread::yield_now();
+            }
+        }
+        let mut loaded = vec![0; 64 * SECTOR_BYTES];
+        device.load((2 << 20) + 200 * 4096, &mut loaded).expect("loads");
+        assert!(loaded == data[..64 * SECTOR_BYTES]);
+    }
+
+    #[test]
+    fn a_move_on_a_pair_that_fails_says_so_and_what_is_no_cache_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let device = with_cache(folder.path(), 2 << 20).expect("opens");
+        let command = |sector, count| CacheMove { direction: MoveDirection::ToCache, cache_page: 0, sector: Sector::new(sector), count };
+        assert!(matches!(device.cache_moves().expect("a cache").submit(&command(2048, 1)), Err(DeviceError::OutOfRange { .. })));
+        File::options().write(true).open(folder.path().join("block")).and_then(|file| file.set_len(4 << 20)).expect("cut short");
+        let error = done(&device, &command(2000, 2)).expect_err("nothing is there").to_string();
+        assert!(error.contains("move to cache of 8192 B at byte 8192000 failed"), "{error}");
+        let wrong = device.cache_moves().map(|moves| moves.poll(MoveTicket::new(99)));
+        assert!(matches!(wrong, Some(MoveState::Done(Err(DeviceError::Firmware { command: "MOVE", .. })))));
+        drop(device);
+        let refused = |cache_bytes| with_cache(folder.path(), cache_bytes).expect_err("refused").to_string();
+        assert!(refused(4 << 20).contains("leaves no memory zone"));
+        assert!(refused(4096).contains("is no multiple of 2 MiB"));
+        let (memory, block) = pair(folder.path());
+        let alone = PairDevice::open_memory(&memory, &PairOptions { cache_bytes: 2 << 20, ..PairOptions::default() });
+        assert!(alone.expect_err("refused").to_string().contains("a cache is moved to and from a block half"));
+        let reading = PairOptions { read_only: true, cache_bytes: 2 << 20, ..PairOptions::default() };
+        let device = PairDevice::open(&memory, &block, &reading).expect("opens");
+        let refused = device.cache_moves().expect("a cache").submit(&command(0, 1)).expect_err("it would store").to_string();
+        assert!(refused.contains("Read-only file system"), "{refused}");
+    }
+
+    /// A device that is closed amid MOVEs ends its threads, so that both halves are free.
+    #[test]
+    fn a_pair_is_closed_amid_moves() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for _ in 0..10 {
+            let device = with_cache(folder.path(), 2 << 20).expect("opens: nobody has it");
+            let moves = device.cache_moves().expect("a cache");
+            let command = CacheMove { direction: MoveDirection::ToFlash, cache_page: 0, sector: Sector::new(0), count: 128 };
+            let tickets: Vec<_> = (0..40).filter_map(|_| moves.submit(&command).expect("inside")).collect();
+            assert_eq!(tickets.len(), 40);
+        }
     }
 }

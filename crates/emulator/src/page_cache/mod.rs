@@ -1,5 +1,5 @@
-//! A drive's cache of flash pages in battery-backed DRAM, for drives without a write log. Either the host fills it by commands, or every
-//! load and store that misses fills it.
+//! A drive's cache of flash pages in battery-backed DRAM, for drives without a write log. Every load and store that misses fills it, and
+//! waits for the flash.
 //!
 //! [EC1] A slot's word says which page it holds and whether the page is newer than the flash: `(page + 1) << 1 | dirty`, 0 for an empty
 //!       slot. It is one word, stored after the slot's bytes, so a power failure leaves the slot complete or empty. Volatile state (slot of
@@ -8,8 +8,7 @@
 //!       is interrupted, it is written again.
 //! [EC3] A block write goes to the flash. A clean slot of the page is cleared before it, a dirty one after it. If that is interrupted, the
 //!       page is the old one, which is allowed as long as the write has not returned. A discard works the same way.
-//! [EC4] If the host manages the cache, accesses to uncached pages go to the flash: a load reads the page, a store reads and writes it.
-//! [EC5] If the drive manages the cache, a miss evicts a page: with *clock* the first slot, in turn, that was not used since the hand last
+//! [EC4] A miss evicts a page: with *clock* the first slot, in turn, that was not used since the hand last
 //!       passed it; with *LRU* the least recently used one. If eviction fails, a load reads the page without caching it.
 
 #[cfg(test)]
@@ -22,7 +21,7 @@ use tandemfs_device::{DeviceError, FirmwareCounts};
 
 use crate::lists::Lists;
 use crate::medium::{FLASH_PAGE_BYTES, Medium, PageBytes, Pages};
-use crate::model::CacheManagement;
+use crate::model::Replacement;
 use crate::mutant::{Mutant, on};
 
 const PAGE: u64 = FLASH_PAGE_BYTES as u64;
@@ -45,8 +44,7 @@ fn table_bytes(slot_count: u64) -> u64 {
 #[derive(Debug)]
 pub(crate) struct PageCache<M: Medium> {
     medium: Arc<M>,
-    name: String,
-    management: CacheManagement,
+    replacement: Replacement,
     words_at: u64,
     pages_at: u64,
     slot_count: u32,
@@ -71,7 +69,7 @@ impl<M: Medium> PageCache<M> {
         medium: Arc<M>,
         dram_offset: u64,
         cache_bytes: u64,
-        management: CacheManagement,
+        replacement: Replacement,
         name: &str,
         logical_pages: u64,
     ) -> Result<Self, DeviceError> {
@@ -81,8 +79,7 @@ impl<M: Medium> PageCache<M> {
         let words: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
         let mut cache = Self {
             medium,
-            name: name.to_owned(),
-            management,
+            replacement,
             words_at: dram_offset,
             pages_at: dram_offset + table_bytes(u64::from(slot_count)),
             slot_count,
@@ -111,10 +108,6 @@ impl<M: Medium> PageCache<M> {
         Ok(cache)
     }
 
-    pub(crate) fn is_managed_by_host(&self) -> bool {
-        self.management == CacheManagement::Host
-    }
-
     /// Pages that are in the cache, and that it has room for.
     pub(crate) fn fill(&self) -> (u64, u64) {
         (self.slot_of.len() as u64, u64::from(self.slot_count))
@@ -127,9 +120,9 @@ impl<M: Medium> PageCache<M> {
     /// Loads a part of a page.
     pub(crate) fn load(&mut self, pages: &mut impl Pages, page: u64, within: usize, into: &mut [u8]) -> Result<(), DeviceError> {
         match self.slot_for(pages, page) {
-            Ok(Some(slot)) => self.medium.load(self.byte_at(slot) + within as u64, into),
-            // Also where no page can leave the cache, on flash that is worn out ([EC5]).
-            Ok(None) | Err(_) => {
+            Ok(slot) => self.medium.load(self.byte_at(slot) + within as u64, into),
+            // No page can leave the cache, on flash that is worn out ([EC4]).
+            Err(_) => {
                 pages.read(page, &mut self.page)?;
                 into.copy_from_slice(&self.page[within..within + into.len()]);
                 Ok(())
@@ -139,19 +132,11 @@ impl<M: Medium> PageCache<M> {
 
     /// Stores a part of a page.
     pub(crate) fn store(&mut self, pages: &mut impl Pages, page: u64, within: usize, from: &[u8]) -> Result<(), DeviceError> {
-        match self.slot_for(pages, page)? {
-            Some(slot) => {
-                if !on(Mutant::CachedPageStaysClean) {
-                    self.set_word(slot, word_of(page, true))?; // [EC2]
-                }
-                self.medium.store(self.byte_at(slot) + within as u64, from)
-            }
-            None => {
-                pages.read(page, &mut self.page)?;
-                self.page[within..within + from.len()].copy_from_slice(from);
-                pages.write(page, &self.page, 0)
-            }
+        let slot = self.slot_for(pages, page)?;
+        if !on(Mutant::CachedPageStaysClean) {
+            self.set_word(slot, word_of(page, true))?; // [EC2]
         }
+        self.medium.store(self.byte_at(slot) + within as u64, from)
     }
 
     /// Reads a whole page for a block command, which brings nothing into the cache.
@@ -183,29 +168,6 @@ impl<M: Medium> PageCache<M> {
         if is_cleared_before { Ok(()) } else { self.empty(slot) }
     }
 
-    /// Brings a page into the cache by command of the host.
-    ///
-    /// Errors: [`DeviceError::Firmware`] where it has no room.
-    pub(crate) fn move_in(&mut self, pages: &mut impl Pages, page: u64) -> Result<(), DeviceError> {
-        if self.slot_of.contains_key(&page) {
-            return Ok(());
-        }
-        let Some(slot) = self.lists.first(EMPTY) else {
-            let reason = format!("the cache is full with {} pages; move one out before", self.slot_count);
-            return Err(DeviceError::Firmware { device: self.name.clone(), command: "MOVE", reason });
-        };
-        self.counts.cache_misses += 1;
-        self.fill_slot(pages, slot, page)
-    }
-
-    /// Evicts a page by command of the host; a dirty page is written to the flash.
-    pub(crate) fn move_out(&mut self, pages: &mut impl Pages, page: u64) -> Result<(), DeviceError> {
-        match self.slot_of.get(&page).copied() {
-            Some(slot) => self.evict(pages, slot),
-            None => Ok(()),
-        }
-    }
-
     /// Writes every dirty page to the flash. All pages stay cached.
     pub(crate) fn clean(&mut self, pages: &mut impl Pages) -> Result<(), DeviceError> {
         for slot in 0..self.slot_count {
@@ -217,21 +179,17 @@ impl<M: Medium> PageCache<M> {
         Ok(())
     }
 
-    /// The slot of a page; a miss fills one, unless the host manages the cache (`None`).
-    fn slot_for(&mut self, pages: &mut impl Pages, page: u64) -> Result<Option<u32>, DeviceError> {
+    /// The slot of a page; a miss fills one.
+    fn slot_for(&mut self, pages: &mut impl Pages, page: u64) -> Result<u32, DeviceError> {
         if let Some(&slot) = self.slot_of.get(&page) {
             self.counts.cache_hits += 1;
-            match self.management {
-                CacheManagement::Host => {}
-                CacheManagement::Clock => self.was_used[slot as usize] = true,
-                CacheManagement::Lru => self.lists.push(USED, slot),
+            match self.replacement {
+                Replacement::Clock => self.was_used[slot as usize] = true,
+                Replacement::Lru => self.lists.push(USED, slot),
             }
-            return Ok(Some(slot));
+            return Ok(slot);
         }
         self.counts.cache_misses += 1;
-        if self.is_managed_by_host() {
-            return Ok(None); // [EC4]
-        }
         let slot = match self.lists.first(EMPTY) {
             Some(slot) => slot,
             None => {
@@ -241,12 +199,12 @@ impl<M: Medium> PageCache<M> {
             }
         };
         self.fill_slot(pages, slot, page)?;
-        Ok(Some(slot))
+        Ok(slot)
     }
 
-    /// [EC5]
+    /// [EC4]
     fn victim(&mut self) -> u32 {
-        if self.management == CacheManagement::Lru {
+        if self.replacement == Replacement::Lru {
             return self.lists.first(USED).unwrap_or(0);
         }
         loop {

@@ -17,25 +17,25 @@ fn geometry() -> (FlashGeometry, FlashOptions) {
 
 struct Rig {
     medium: Arc<TestMedium>,
-    management: CacheManagement,
+    replacement: Replacement,
     flash: Flash<TestMedium>,
     cache: PageCache<TestMedium>,
 }
 
 impl Rig {
-    fn new(management: CacheManagement) -> Self {
+    fn new(replacement: Replacement) -> Self {
         let (geometry, options) = geometry();
         assert!(geometry.dram_bytes(&options) <= CACHE_AT);
         let medium = Arc::new(TestMedium::new(CACHE_AT + dram_bytes(CACHE_BYTES)));
         drop(Flash::format(Arc::clone(&medium), 0, geometry, options).expect("formatted"));
-        Self::open(medium, management).expect("opened")
+        Self::open(medium, replacement).expect("opened")
     }
 
-    fn open(medium: Arc<TestMedium>, management: CacheManagement) -> Result<Self, DeviceError> {
+    fn open(medium: Arc<TestMedium>, replacement: Replacement) -> Result<Self, DeviceError> {
         let (geometry, options) = geometry();
         let flash = Flash::open(Arc::clone(&medium), 0, geometry, options)?;
-        let cache = PageCache::open(Arc::clone(&medium), CACHE_AT, CACHE_BYTES, management, "test", PAGES)?;
-        Ok(Self { medium, management, flash, cache })
+        let cache = PageCache::open(Arc::clone(&medium), CACHE_AT, CACHE_BYTES, replacement, "test", PAGES)?;
+        Ok(Self { medium, replacement, flash, cache })
     }
 
     fn read(&mut self, page: u64) -> Result<Box<PageBytes>, DeviceError> {
@@ -80,18 +80,12 @@ fn step(rig: &mut Rig, draw: &mut Draw, page: u64) -> (Change, Result<(), Device
         }
         7 => (Change::Page(Box::new([0; FLASH_PAGE_BYTES])), cache.discard(flash, page)),
         8 => (Change::Nothing, cache.clean(flash)),
-        9 if cache.is_managed_by_host() => {
-            let result = cache.move_in(flash, page);
-            let is_full = matches!(&result, Err(DeviceError::Firmware { command: "MOVE", .. }));
-            (Change::Nothing, if is_full { Ok(()) } else { result })
-        }
-        9 | 10 => (Change::Nothing, cache.move_out(flash, page)),
         _ => (Change::Nothing, cache.load(flash, page, 5, &mut [0; 200]).and_then(|()| flash.settle())),
     }
 }
 
-fn run(management: CacheManagement, seed: u64, has_cuts: bool) -> Result<(), String> {
-    let mut rig = Rig::new(management);
+fn run(replacement: Replacement, seed: u64, has_cuts: bool) -> Result<(), String> {
+    let mut rig = Rig::new(replacement);
     let mut draw = Draw(seed);
     let mut model = vec![Box::new([0; FLASH_PAGE_BYTES]); PAGES as usize];
     for round in 0..400 {
@@ -101,7 +95,7 @@ fn run(management: CacheManagement, seed: u64, has_cuts: bool) -> Result<(), Str
             let steps = if draw.below(2) == 0 { 20 } else { 1200 };
             rig.medium.cut_after(Some(draw.below(steps)));
         }
-        let told = |what: &str| format!("{management:?}, seed {seed}, round {round}, page {page}: {what}");
+        let told = |what: &str| format!("{replacement:?}, seed {seed}, round {round}, page {page}: {what}");
         let (change, result) = step(&mut rig, &mut draw, page);
         let entry = &mut model[page as usize];
         match result {
@@ -113,7 +107,7 @@ fn run(management: CacheManagement, seed: u64, has_cuts: bool) -> Result<(), Str
             Err(error) if !has_cuts => return Err(told(&error.to_string())),
             Err(_) => {
                 rig.medium.cut_after(None);
-                rig = Rig::open(Arc::clone(&rig.medium), rig.management).map_err(|error| told(&error.to_string()))?;
+                rig = Rig::open(Arc::clone(&rig.medium), rig.replacement).map_err(|error| told(&error.to_string()))?;
                 let found = rig.read(page).map_err(|error| told(&error.to_string()))?;
                 let is_one = match &change {
                     Change::Nothing => found == *entry,
@@ -132,7 +126,7 @@ fn run(management: CacheManagement, seed: u64, has_cuts: bool) -> Result<(), Str
         if round % 20 == 19 {
             rig.medium.cut_after(None);
             if draw.below(2) == 0 {
-                rig = Rig::open(Arc::clone(&rig.medium), rig.management).map_err(|error| told(&error.to_string()))?;
+                rig = Rig::open(Arc::clone(&rig.medium), rig.replacement).map_err(|error| told(&error.to_string()))?;
             }
             for (page, expected) in (0..).zip(&model) {
                 if rig.read(page).map_err(|error| told(&error.to_string()))? != *expected {
@@ -149,10 +143,10 @@ fn run(management: CacheManagement, seed: u64, has_cuts: bool) -> Result<(), Str
     Ok(())
 }
 
-const MANAGEMENTS: [CacheManagement; 3] = [CacheManagement::Host, CacheManagement::Clock, CacheManagement::Lru];
+const REPLACEMENTS: [Replacement; 2] = [Replacement::Clock, Replacement::Lru];
 
 fn all(has_cuts: bool) -> Result<(), String> {
-    (0..25).try_for_each(|seed| MANAGEMENTS.into_iter().try_for_each(|management| run(management, seed, has_cuts)))
+    (0..25).try_for_each(|seed| REPLACEMENTS.into_iter().try_for_each(|replacement| run(replacement, seed, has_cuts)))
 }
 
 #[test]
@@ -180,10 +174,10 @@ fn deliberate_bugs_are_caught() {
 #[test]
 fn tables_that_name_a_page_twice_or_none_of_the_drive_are_refused() {
     for word in [word_of(PAGES, false), word_of(3, false), DIRTY] {
-        let mut rig = Rig::new(CacheManagement::Lru);
+        let mut rig = Rig::new(Replacement::Lru);
         rig.cache.store(&mut rig.flash, 3, 0, &[1]).expect("stored");
         rig.medium.store(CACHE_AT + 5 * WORD, &word.to_le_bytes()).expect("stored");
-        let error = Rig::open(Arc::clone(&rig.medium), CacheManagement::Lru).err().expect("refused").to_string();
+        let error = Rig::open(Arc::clone(&rig.medium), Replacement::Lru).err().expect("refused").to_string();
         assert!(error.contains("slot 5 of the page cache"), "{error}");
     }
 }
@@ -191,12 +185,12 @@ fn tables_that_name_a_page_twice_or_none_of_the_drive_are_refused() {
 /// A load that misses had to evict a page that was changed, which flash that is worn out does not take.
 #[test]
 fn regression_a_cache_over_worn_out_flash_could_not_be_read() {
-    for management in MANAGEMENTS {
+    for replacement in REPLACEMENTS {
         let (geometry, options) = geometry();
         let options = FlashOptions { endurance_erasures: 1, ..options };
         let medium = Arc::new(TestMedium::new(CACHE_AT + dram_bytes(CACHE_BYTES)));
         let mut flash = Flash::format(Arc::clone(&medium), 0, geometry, options).expect("formatted");
-        let mut cache = PageCache::open(Arc::clone(&medium), CACHE_AT, CACHE_BYTES, management, "test", PAGES).expect("opened");
+        let mut cache = PageCache::open(Arc::clone(&medium), CACHE_AT, CACHE_BYTES, replacement, "test", PAGES).expect("opened");
         let mut stored = [0; PAGES as usize];
         let refused = (0..10_000_u64).find(|round| {
             let (page, value) = (round * 7 % PAGES, *round as u8);
@@ -206,11 +200,11 @@ fn regression_a_cache_over_worn_out_flash_could_not_be_read() {
             }
             is_refused
         });
-        assert!(refused.is_some(), "{management:?}: it did not wear out");
+        assert!(refused.is_some(), "{replacement:?}: it did not wear out");
         for (page, value) in (0..).zip(stored) {
             let mut found = [0xee];
-            cache.load(&mut flash, page, 0, &mut found).unwrap_or_else(|error| panic!("{management:?}, page {page}: {error}"));
-            assert_eq!(found, [value], "{management:?}, page {page}");
+            cache.load(&mut flash, page, 0, &mut found).unwrap_or_else(|error| panic!("{replacement:?}, page {page}: {error}"));
+            assert_eq!(found, [value], "{replacement:?}, page {page}");
         }
     }
 }

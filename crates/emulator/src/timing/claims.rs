@@ -1,11 +1,12 @@
 //! Latency and bandwidth that a profile claims for an access. `device bench` shows them next to its measurements, and tests compare the
 //! model with them.
 
-use tandemfs_format::SECTOR_BYTES;
+use tandemfs_device::MoveDirection;
+use tandemfs_format::{LINE_BYTES, SECTOR_BYTES};
 
 use super::firmware::{FirmwareTiming, LOOK_UP_NS};
 use super::plain::{Timing, transfer_ns};
-use tandemfs_format::LINE_BYTES;
+use crate::model::{FirmwareModel, Staging};
 
 /// An access of either path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +69,22 @@ impl FirmwareTiming {
             0 => self.write_bytes_per_second,
             ns => self.write_bytes_per_second.min(die_count * SECTOR_BYTES as u64 * 1_000_000_000 / ns),
         }
+    }
+}
+
+impl FirmwareModel {
+    /// Claim for a MOVE of so many bytes between flash and a cache that the host manages, `depth` at a time, while the write buffer has
+    /// room. `None` without a timing model or such a cache.
+    pub fn claim_move(&self, direction: MoveDirection, size_bytes: u64, depth: u64) -> Option<Claim> {
+        let Staging::HostCache { bytes_per_second, .. } = self.staging else { return None };
+        let timing = self.timing?;
+        let pages = depth * size_bytes.div_ceil(SECTOR_BYTES as u64);
+        let page_ns = transfer_ns(SECTOR_BYTES as u64, bytes_per_second);
+        let moved_ns = match direction {
+            MoveDirection::ToCache => pipeline_ns(pages, self.die_count().into(), u64::from(timing.flash_read_ns), page_ns),
+            MoveDirection::ToFlash => pages * page_ns,
+        };
+        Some(Claim::new(u64::from(timing.command_ns) + LOOK_UP_NS + moved_ns, depth * size_bytes))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Timing of a drive with firmware: links, dies, a write buffer ([TI6], [TI7]).
 //!
-//! - Byte path: lines cross the link one after another, each with the profile's latency, like uncached loads and stores. All threads share
+//! - Byte path: lines cross the link one after another, each with the profile's latency, like uncached loads and stores; where the profile
+//!   has curves of loads and stores, as memory that the CPU caches, an access takes the time of its size on them. All threads share
 //!   the link of the direction with the block path. A store is posted and does not wait for the flash. A fence ends with a write-verify
 //!   read (ByteFS §4.2) with the latency of the profile.
 //! - Block read: the command, then all pages in parallel from their dies, then the link as they arrive.
@@ -18,7 +19,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::plain::transfer_ns;
+use super::curve::Curve;
+use super::plain::{Timing, transfer_ns};
 use super::resource::Resource;
 use crate::medium::{FLASH_PAGE_BYTES, FlashWork, FlashWorkKind};
 use tandemfs_format::LINE_BYTES;
@@ -76,6 +78,11 @@ pub(crate) struct Timeline {
     /// When the pages in the write buffer will have been programmed.
     buffered: BinaryHeap<Reverse<u64>>,
     write_buffer_pages: usize,
+    /// Loads and stores by size, where lines do not cross the link one after another.
+    curves: Option<(Curve, Curve)>,
+    /// Between flash and a cache that the host manages: to the cache, and from it; with their bandwidth.
+    inner_links: [Resource; 2],
+    inner_bytes_per_second: u64,
 }
 
 impl Timeline {
@@ -89,21 +96,43 @@ impl Timeline {
             dies: vec![Resource::default(); die_count as usize].into_boxed_slice(),
             buffered: BinaryHeap::new(),
             write_buffer_pages: write_buffer_pages.max(1) as usize,
+            curves: None,
+            inner_links: Default::default(),
+            inner_bytes_per_second: u64::MAX,
         }
+    }
+
+    /// The same with latencies of loads and stores by size.
+    pub(crate) fn with_curves(self, timing: Option<Timing>) -> Self {
+        Self { curves: timing.map(|timing| (timing.load, timing.store)), ..self }
+    }
+
+    /// The same with a bandwidth between flash and a cache that the host manages.
+    pub(crate) fn with_inner_bandwidth(self, bytes_per_second: u64) -> Self {
+        Self { inner_bytes_per_second: bytes_per_second.max(1), ..self }
     }
 
     /// Lines to the host, from `at`. Returns when the last is there.
     pub(crate) fn read_lines(&mut self, at: u64, lines: u64) -> u64 {
         let transfer = transfer_ns(lines * LINE_BYTES as u64, self.times.read_bytes_per_second);
         let found = self.look_up(at, lines);
-        self.read_link.share(at, transfer).max(at + lines * u64::from(self.times.line_read_ns)).max(found)
+        self.read_link.share(at, transfer).max(at + self.lines_ns(lines, false)).max(found)
     }
 
     /// Lines to the drive, from `at`. Returns when the processor goes on.
     pub(crate) fn write_lines(&mut self, at: u64, lines: u64) -> u64 {
         let transfer = transfer_ns(lines * LINE_BYTES as u64, self.times.write_bytes_per_second);
         let found = self.look_up(at, lines);
-        self.write_link.share(at, transfer).max(at + lines * u64::from(self.times.line_write_ns)).max(found)
+        self.write_link.share(at, transfer).max(at + self.lines_ns(lines, true)).max(found)
+    }
+
+    fn lines_ns(&self, lines: u64, is_store: bool) -> u64 {
+        match (&self.curves, is_store) {
+            (Some((load, _)), false) => load.latency_ns(lines * LINE_BYTES as u64),
+            (Some((_, store)), true) => store.latency_ns(lines * LINE_BYTES as u64),
+            (None, false) => lines * u64::from(self.times.line_read_ns),
+            (None, true) => lines * u64::from(self.times.line_write_ns),
+        }
     }
 
     /// The core looks up so many lines or pages, from `at`. Returns when the last is found.
@@ -134,7 +163,26 @@ impl Timeline {
     /// A page from the host into the write buffer, from `at`.
     pub(crate) fn receive_page(&mut self, at: u64) -> u64 {
         let transfer = transfer_ns(FLASH_PAGE_BYTES as u64, self.times.write_bytes_per_second);
-        let mut admitted = self.write_link.share(at, transfer);
+        let arrived = self.write_link.share(at, transfer);
+        self.admit(arrived)
+    }
+
+    /// A page from the flash, which was ready at `ready`, into a cache that the host manages.
+    pub(crate) fn bring_in(&mut self, ready: u64) -> u64 {
+        let transfer = transfer_ns(FLASH_PAGE_BYTES as u64, self.inner_bytes_per_second);
+        self.inner_links[0].share(ready, transfer)
+    }
+
+    /// A page from such a cache into the write buffer, from `at`.
+    pub(crate) fn write_back(&mut self, at: u64) -> u64 {
+        let transfer = transfer_ns(FLASH_PAGE_BYTES as u64, self.inner_bytes_per_second);
+        let arrived = self.inner_links[1].share(at, transfer);
+        self.admit(arrived)
+    }
+
+    /// A page that arrived gets a place in the write buffer.
+    fn admit(&mut self, arrived: u64) -> u64 {
+        let mut admitted = arrived;
         while let Some(&Reverse(programmed)) = self.buffered.peek() {
             if programmed > admitted && self.buffered.len() < self.write_buffer_pages {
                 break;

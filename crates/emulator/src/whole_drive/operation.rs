@@ -71,12 +71,6 @@ pub(super) enum Operation {
     Fence,
     Clean,
     Recover,
-    MoveIn {
-        page: u64,
-    },
-    MoveOut {
-        page: u64,
-    },
     /// Closed and opened, with a RECOVER or without.
     Reopen {
         recovers: bool,
@@ -135,8 +129,6 @@ impl Operation {
                 let transaction = rig.model.open.keys().nth(chosen).copied().unwrap_or(1 + draw.below(NUMBERS) as u32);
                 Self::Commit { transaction }
             }
-            24..36 if rig.shape.has_host_cache() => Self::MoveIn { page },
-            36..48 if rig.shape.has_host_cache() => Self::MoveOut { page },
             // Small stores fill a log.
             24..54 => Self::Store { offset: page * PAGE + draw.below(PAGE - 8), bytes: draw.bytes(8) },
             54..62 => {

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use tandemfs_device::{
-    BlockPath, BlockRequest, BytePath, CacheCommands, DeviceDescription, DeviceError, Firmware, MemoryNodes, PersistenceDomain,
-    REQUEST_BYTES, TxId,
+    BlockPath, BlockRequest, BytePath, DeviceDescription, DeviceError, Firmware, MemoryNodes, PersistenceDomain, REQUEST_BYTES, TxId,
 };
 use tandemfs_format::{LINE_BYTES, Sector};
 
@@ -16,7 +15,7 @@ use crate::flash::FlashGeometry;
 use crate::layout::DramLayout;
 use crate::medium::FLASH_PAGE_BYTES;
 use crate::medium::test_medium::TestMedium;
-use crate::model::{CacheManagement, FirmwareModel, GarbageCollection, Staging};
+use crate::model::{FirmwareModel, GarbageCollection, Replacement, Staging};
 use crate::profiles::profile;
 use crate::timing::Timeline;
 
@@ -44,8 +43,8 @@ const fn log(pages: u64, transaction_log_bytes: u64, clean_at_percent: u32) -> S
     Staging::WriteLog { log_bytes: pages * PAGE, transaction_log_bytes, clean_at_percent }
 }
 
-const fn cache(pages: u64, management: CacheManagement) -> Staging {
-    Staging::Cache { cache_bytes: pages * PAGE, management }
+const fn cache(pages: u64, replacement: Replacement) -> Staging {
+    Staging::Cache { cache_bytes: pages * PAGE, replacement }
 }
 
 const LOG: Shape = Shape {
@@ -61,7 +60,7 @@ const LOG: Shape = Shape {
 };
 
 /// Small in every way, so that what is rare on a drive happens all the time.
-pub(super) const SHAPES: [Shape; 8] = [
+pub(super) const SHAPES: [Shape; 7] = [
     LOG,
     Shape {
         name: "a log of 192 lines over cost-benefit collection, with times",
@@ -74,17 +73,16 @@ pub(super) const SHAPES: [Shape; 8] = [
     },
     Shape { name: "a log on flash that wears out", staging: log(2, 64, 95), over_provisioning_percent: 100, endurance_erasures: 3, ..LOG },
     Shape { name: "a TxLog of 16 entries that fills before its log", staging: log(16, 64, 85), ..LOG },
-    Shape { name: "a cache managed by the host", staging: cache(3, CacheManagement::Host), ..LOG },
-    Shape { name: "a cache with a clock", staging: cache(4, CacheManagement::Clock), ..LOG },
+    Shape { name: "a cache with a clock", staging: cache(4, Replacement::Clock), ..LOG },
     Shape {
         name: "a cache that evicts the least recently used, with times",
-        staging: cache(5, CacheManagement::Lru),
+        staging: cache(5, Replacement::Lru),
         has_timeline: true,
         ..LOG
     },
     Shape {
         name: "a cache on flash that wears out",
-        staging: cache(2, CacheManagement::Lru),
+        staging: cache(2, Replacement::Lru),
         over_provisioning_percent: 100,
         endurance_erasures: 3,
         ..LOG
@@ -94,10 +92,6 @@ pub(super) const SHAPES: [Shape; 8] = [
 impl Shape {
     pub(super) fn has_transactions(&self) -> bool {
         matches!(self.staging, Staging::WriteLog { .. })
-    }
-
-    pub(super) fn has_host_cache(&self) -> bool {
-        matches!(self.staging, Staging::Cache { management: CacheManagement::Host, .. })
     }
 
     /// Lines that open transactions may hold: a quarter of the log.
@@ -196,7 +190,7 @@ fn transaction(number: u32) -> TxId {
 impl Rig {
     pub(super) fn new(shape: Shape) -> Self {
         let firmware = shape.model();
-        let medium = Arc::new(TestMedium::new(DramLayout::new(&firmware, PAGES).end));
+        let medium = Arc::new(TestMedium::new(DramLayout::new(&firmware, MEMORY_PAGES * PAGE, PAGES).end));
         Controller::format(&medium, &firmware, MEMORY_PAGES, PAGES).expect("formatted");
         let drive = open(shape, &medium, false).expect("opened");
         Self { shape, medium, drive: Some(drive), model: Model::new((PAGES * PAGE) as usize), totals: Totals::default() }
@@ -225,7 +219,7 @@ impl Rig {
 
     /// Where the tables are in the DRAM, without the pages and lines themselves: offsets, in bytes.
     pub(super) fn tables(&self) -> Vec<(u64, u64)> {
-        let layout = DramLayout::new(&self.shape.model(), PAGES);
+        let layout = DramLayout::new(&self.shape.model(), MEMORY_PAGES * PAGE, PAGES);
         // Of the flash: header, touched pieces, translation, blocks, slots, each at the start of a page. Of the log: header, TxLog,
         // descriptors. Of a cache: its words.
         let parts = [(0, 64), (4096, 8), (8192, PAGES * 8), (12_288, 24 * 8), (16_384, 4 * 16)];
@@ -285,8 +279,6 @@ impl Rig {
             Operation::Fence => drive.fence(),
             Operation::Clean => drive.clean()?,
             Operation::Recover => drop(drive.recover()?),
-            Operation::MoveIn { page } => drive.move_in(*page)?,
-            Operation::MoveOut { page } => drive.move_out(*page)?,
             Operation::Reopen { .. } | Operation::Copy { .. } => {}
         }
         Ok(None)
@@ -298,7 +290,6 @@ impl Rig {
             Operation::Commit { transaction } => (!self.model.open.contains_key(transaction), false),
             Operation::Clean => (!self.model.open.is_empty(), false),
             Operation::StoreTagged { transaction, .. } => (false, self.model.used.contains(transaction)),
-            Operation::MoveIn { .. } => (false, true),
             _ => (false, false),
         }
     }
@@ -521,6 +512,7 @@ fn open(shape: Shape, medium: &Arc<TestMedium>, read_only: bool) -> Result<Drive
         name: "test".into(),
         memory_bytes: MEMORY_PAGES * PAGE,
         block_bytes: BLOCK_PAGES * PAGE,
+        cache_bytes: 0,
         domain: PersistenceDomain::Adr,
         volatile_write_cache: false,
         discard: true,

@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tandemfs_emulator::{CreateOptions, ModelOptions, Staging};
+use tandemfs_emulator::{CreateOptions, ModelOptions, Staging, default_host_cache_bytes};
 use tandemfs_format::geometry::MEMORY_BYTES_MIN;
 use tempfile::TempDir;
 
@@ -121,7 +121,7 @@ impl Settings {
             commands_at_once: Some(timing.commands_at_once).filter(|limit| *limit > 0),
             flash_ns: if is_read { timing.flash_read_ns } else { 0 },
         });
-        let times = plain.or(firmware).ok_or_else(|| Failure::new(format!("'{}' has no times", self.profile)))?;
+        let times = firmware.or(plain).ok_or_else(|| Failure::new(format!("'{}' has no times", self.profile)))?;
         Ok(self.way.map_or(times, |way| times.over(&way)))
     }
 
@@ -165,6 +165,11 @@ impl Settings {
             Staging::Cache { cache_bytes, .. } => {
                 chosen.cache_bytes = Some(PAGE);
                 staged(cache_bytes) - PAGE
+            }
+            // Peers have no use for memory that the host manages.
+            Staging::HostCache { .. } => {
+                chosen.cache_bytes = Some(PAGE);
+                default_host_cache_bytes(block_bytes) - PAGE
             }
         };
         chosen.write_buffer_pages = Some(model.write_buffer_pages + u32::try_from(dram_bytes / PAGE)?);

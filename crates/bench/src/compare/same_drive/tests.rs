@@ -193,7 +193,7 @@ fn a_drive_says_what_was_changed_for_everybody() {
         Staging::WriteLog { log_bytes, transaction_log_bytes, .. } => {
             log_bytes + transaction_log_bytes + u64::from(model.write_buffer_pages) * PAGE
         }
-        Staging::Cache { .. } => unreachable!("a drive with a write log"),
+        Staging::Cache { .. } | Staging::HostCache { .. } => unreachable!("a drive with a write log"),
     };
     assert_eq!(dram(&own), dram(&peers), "the same DRAM");
     assert_eq!(own.timing, peers.timing);
