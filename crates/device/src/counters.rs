@@ -1,8 +1,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::apart::Split;
 use crate::MoveDirection;
+use crate::apart::Split;
 use crate::error::DeviceError;
 
 /// Purpose of an access: the rows of `by_structure` in `stats`.
@@ -84,8 +84,17 @@ struct Sent {
 impl Sent {
     /// Every counter, with its value in a snapshot.
     fn each<'s>(&'s self, snapshot: &'s mut CountersSnapshot) -> impl Iterator<Item = (&'s AtomicU64, &'s mut u64)> {
-        let CountersSnapshot { by_structure, flushed_lines, fences, block_reads, block_writes, block_flushes, moves, moved_to_cache_bytes, moved_to_flash_bytes } =
-            snapshot;
+        let CountersSnapshot {
+            by_structure,
+            flushed_lines,
+            fences,
+            block_reads,
+            block_writes,
+            block_flushes,
+            moves,
+            moved_to_cache_bytes,
+            moved_to_flash_bytes,
+        } = snapshot;
         let paths = self.by_structure.iter().zip(by_structure).flat_map(|(counters, bytes)| {
             [
                 (&counters.byte_read, &mut bytes.byte_read_bytes),
