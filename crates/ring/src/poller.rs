@@ -318,6 +318,8 @@ impl Poller {
         if has_moved {
             let cpu = self.placement.told();
             self.active.iter().for_each(|served| served.arena.set_cpu(cpu));
+            sync::fence(); // What clients said while the thread moved is of its CPU before.
+            self.active.iter_mut().for_each(|served| served.shared_cpu_count = served.arena.shared_cpu_count());
         }
         Ok(())
     }
