@@ -338,7 +338,7 @@ fn after_a_fault_in_a_split_write_or_its_copy_nothing_changed() {
             Access::Flush => Outcome::Stopped,
             Access::Write | Access::Store => Outcome::CallFailed,
             Access::Load | Access::Read => Outcome::ReadFailed,
-            Access::StoreTagged | Access::Commit => unreachable!("not of a plain device"),
+            Access::StoreTagged | Access::Commit | Access::MoveToCache | Access::MoveToFlash => unreachable!("not of a plain device"),
         };
         assert!(outcomes.iter().any(|(_, outcome)| *outcome == wanted), "{access:?}: {outcomes:?}");
     }

@@ -627,6 +627,7 @@ impl MemoryDevice {
         let description = DeviceDescription {
             name: "test".into(),
             memory_bytes: memory.len() as u64,
+            cache_bytes: 0,
             block_bytes: blocks.len() as u64,
             domain: PersistenceDomain::Adr,
             volatile_write_cache: true,
