@@ -272,7 +272,6 @@ impl Inner {
                 Attention::Asleep | Attention::Ended => return false,
             };
             let looks = if gives_way { 1 } else { sync::LOOKS_BETWEEN_CLOCKS };
-            // A daemon's thread that leaves for an idle CPU needs tens of microseconds. Who sleeps meanwhile is woken on its new CPU.
             let most = if gives_way || has_told { LOOK_GIVING_WAY } else { LOOK_ALONE };
             for _ in 0..looks {
                 if self.answered_turn(index) == turn {

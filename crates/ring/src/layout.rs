@@ -130,7 +130,8 @@ pub(crate) mod words {
 
 // [SHM2]
 const _: () = {
-    assert!(header::DOORBELL < LINE && header::SHARED_CPU / LINE != header::BELL / LINE && header::BELL + LINE <= header::ANSWERED);
+    assert!(header::DOORBELL < LINE && header::SLOTS_USED / LINE != header::BELL / LINE && header::BELL + LINE <= header::ANSWERED);
+    assert!(header::SHARED_CPU / LINE == header::SLOTS_USED / LINE);
     assert!(header::ANSWERED + LINE <= SLOTS_OFFSET && VERSION_WORDS.is_power_of_two());
     assert!(slot::HEAD + 8 * slot::HEAD_WORDS == slot::MORE && slot::MORE + 8 * slot::MORE_WORDS == slot::NAMES);
     assert!(slot::NAMES + NAMES_BYTES == slot::ANSWER_TURN && slot::ANSWER_TURN.is_multiple_of(LINE));

@@ -1,12 +1,13 @@
 //! The daemon's thread and threads of clients on the same CPU.
 //!
-//! Both look at shared memory for each other, so on one CPU each waits for the end of the other's turn: a request takes 60 us instead of 7. The
-//! scheduler leaves them there for tens of milliseconds, since both always have something to do.
+//! On one CPU each looks for the other, which waits for that CPU: the daemon's thread looks for the next request until it sleeps, then the client
+//! runs and rings, and the scheduler wakes the thread on the same CPU although another is idle. A request takes 60 us then instead of 7.
 //!
 //! [CPU1] The daemon says to its active clients on which CPU its thread is. It looks there with each look at the clock, so it may be wrong for
 //!        a moment, and for as long as the thread waits for a CPU.
 //! [CPU2] A client's thread that finds no answer at once and is on that CPU says so by a counter, and yields between two looks instead of
-//!        spinning. So it does before it rings for a daemon that slept there: the scheduler wakes it on the same CPU although another is idle.
+//!        spinning. It looks on for a millisecond, although the daemon's thread may have left the CPU meanwhile: if it slept, it would be woken on
+//!        the CPU to which that thread has gone. It also says so before it rings for a daemon that slept on its CPU.
 //! [CPU3] When a counter has changed, the daemon's thread moves to another CPU if one is idle: two threads are on one CPU, so one is idle if
 //!        no more threads are ready than there are CPUs. It tries so at most once in [`BETWEEN_MOVES`], so a client that lies about its CPU
 //!        costs it little. Otherwise it dozes, and the client runs at once.
@@ -19,20 +20,14 @@ use crate::sync::{self, Moment};
 const BETWEEN_MOVES: Duration = Duration::from_millis(1);
 
 /// Where the daemon's thread is.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Placement {
-    /// CPUs that this process may use.
-    cpus: usize,
     /// What clients are told: the CPU from 1.
     told: u32,
     last_try: Option<Moment>,
 }
 
 impl Placement {
-    pub(crate) fn new(cpus: usize) -> Self {
-        Self { cpus, told: 0, last_try: None }
-    }
-
     /// [CPU1]: what clients are told.
     pub(crate) fn told(&self) -> u32 {
         self.told
@@ -44,13 +39,13 @@ impl Placement {
         std::mem::replace(&mut self.told, here) != here
     }
 
-    /// [CPU3]: a client shares the CPU. Returns whether the thread has moved.
-    pub(crate) fn move_away(&mut self, now: Moment) -> bool {
-        if self.cpus < 2 || self.last_try.is_some_and(|last| !now.is_past(last, BETWEEN_MOVES)) {
+    /// [CPU3]: a client shares the CPU, one of so many that this process may use. Returns whether the thread has moved.
+    pub(crate) fn move_away(&mut self, now: Moment, cpus: usize) -> bool {
+        if cpus < 2 || self.last_try.is_some_and(|last| !now.is_past(last, BETWEEN_MOVES)) {
             return false;
         }
         self.last_try = Some(now);
-        sync::ready_threads().is_some_and(|ready| ready <= self.cpus) && sync::leave_cpu(sync::cpu())
+        sync::ready_threads().is_some_and(|ready| ready <= cpus) && sync::leave_cpu(sync::cpu())
     }
 }
 
@@ -94,9 +89,9 @@ mod tests {
 
     #[test]
     fn moves_have_time_between_them() {
-        let mut placement = Placement::new(usize::MAX);
+        let mut placement = Placement::default();
         let now = Moment::now();
-        placement.move_away(now);
-        assert!(!placement.move_away(now));
+        placement.move_away(now, usize::MAX);
+        assert!(!placement.move_away(now, usize::MAX));
     }
 }

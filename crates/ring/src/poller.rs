@@ -144,13 +144,12 @@ impl Poller {
     /// What the kernel refuses.
     pub fn new(spin: Duration) -> Result<Self, RingError> {
         let events = Events::new()?;
-        let cpus = sync::cpus();
         Ok(Self {
             control: Control::new(events.waker()),
             events,
             spin,
-            cpus,
-            placement: Placement::new(cpus),
+            cpus: sync::cpus(),
+            placement: Placement::default(),
             clients: HashMap::new(),
             active: Vec::new(),
             attention: Attention::Awake,
@@ -309,7 +308,7 @@ impl Poller {
         // If the scheduler has moved the thread since it said where it is, what clients say is no longer so.
         let mut has_moved = self.placement.look();
         if is_shared && !has_moved {
-            if self.placement.move_away(now) {
+            if self.placement.move_away(now, self.cpus) {
                 has_moved = self.placement.look();
             } else {
                 self.doze(|_| true)?;
