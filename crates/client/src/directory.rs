@@ -1,7 +1,8 @@
 //! Listings.
 //!
 //! [FEN1] The first entries of a directory come when it is opened. They are given once, when it is listed from the start, and only if nothing
-//!        that they depend on has changed ([KN2]); otherwise the daemon is asked. Where they are all, the connection knows its names ([KN7] of `known.rs`).
+//!        that they depend on has changed ([KN2]); otherwise the daemon is asked. If the directory has no others, the connection keeps its names
+//!        ([KN7] of `known.rs`).
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};

@@ -214,8 +214,7 @@ impl Known {
     /// The answer to a question, if it is known and right now ([KN2]).
     #[inline]
     pub(crate) fn told(&self, standing: &Standing, question: &Question<'_>) -> Option<Told> {
-        let is_right = |seen: &Seen| standing.is_still_so(seen) || mutant::on(Mutant::AnswersNotCompared);
-        let Some((told, is_first)) = self.answers.find(question, is_right) else { return self.absent(standing, question) };
+        let Some((told, is_first)) = self.found(standing, question) else { return self.absent(standing, question) };
         if is_first {
             self.following.was_used();
         }
@@ -225,11 +224,16 @@ impl Known {
     /// That there is no such name, if all names of its directory are known ([KN7]).
     fn absent(&self, standing: &Standing, question: &Question<'_>) -> Option<Told> {
         let (of_all, name) = question.of_siblings()?;
-        let is_right = |seen: &Seen| standing.is_still_so(seen) || mutant::on(Mutant::AnswersNotCompared);
-        match self.answers.find(&of_all, is_right)?.0 {
+        match self.found(standing, &of_all)?.0 {
             Told::Names(names) if names.surely_lack(name) => Some(Told::Errno(Errno::NOENT)),
             _ => None,
         }
+    }
+
+    /// What is kept about a question and still so ([KN2]), and whether it is the first time that it is used.
+    #[inline]
+    fn found(&self, standing: &Standing, question: &Question<'_>) -> Option<(Told, bool)> {
+        self.answers.find(question, |seen| standing.is_still_so(seen) || mutant::on(Mutant::AnswersNotCompared))
     }
 
     /// Keeps an answer, if it may be kept.
