@@ -123,6 +123,14 @@ pub enum MoveState {
     Done(Result<(), DeviceError>),
 }
 
+impl MoveState {
+    /// The answer for a ticket that no MOVE of this device has.
+    pub fn unknown(device: &str) -> Self {
+        let reason = "no MOVE under way has this ticket".to_owned();
+        Self::Done(Err(DeviceError::Firmware { device: device.to_owned(), command: "MOVE", reason }))
+    }
+}
+
 /// Commands of a drive whose cache the host manages ([CMV1]–[CMV7]).
 pub trait CacheMoves: Send + Sync {
     /// Commands that it takes at once.

@@ -17,6 +17,10 @@ use crate::{
     is_zone_held,
 };
 
+/// In `adr`, stores of at least this many bytes bypass the CPU's caches, from which they would have to be flushed: a page of data is
+/// rarely read again soon, and the CPU need not fetch lines that it overwrites.
+const STREAMING_BYTES_MIN: usize = 4096;
+
 #[derive(Debug)]
 pub(crate) struct MemoryHalf {
     mapping: Mapping,
@@ -85,6 +89,15 @@ impl MemoryHalf {
 
     pub(crate) fn unit(&self) -> u64 {
         self.unit
+    }
+
+    /// Stores bytes, by the way that suits this domain.
+    pub(crate) fn store(&self, offset: u64, bytes: &[u8], domain: PersistenceDomain) -> Result<(), DeviceError> {
+        if domain.needs_flush() && bytes.len() >= STREAMING_BYTES_MIN {
+            self.mapping.store_streaming(offset, bytes)
+        } else {
+            self.mapping.store(offset, bytes)
+        }
     }
 
     /// Its first so many bytes.

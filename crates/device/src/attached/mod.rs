@@ -35,10 +35,6 @@ use crate::{
 use tandemfs_format::size::size;
 use tandemfs_format::{SECTOR_BYTES, UNIT_BYTES};
 
-/// In `adr`, stores of at least this many bytes bypass the CPU's caches, from which they would have to be flushed: a page of data is
-/// rarely read again soon, and the CPU need not fetch lines that it overwrites.
-const STREAMING_BYTES_MIN: usize = 4096;
-
 /// How to open a pair.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PairOptions {
@@ -268,11 +264,7 @@ impl BytePath for PairDevice {
     }
 
     fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
-        if self.description.domain.needs_flush() && from.len() >= STREAMING_BYTES_MIN {
-            self.memory.mapping().store_streaming(offset, from)
-        } else {
-            self.memory.mapping().store(offset, from)
-        }
+        self.memory.store(offset, from, self.description.domain)
     }
 
     fn flush(&self, offset: u64, length: u64) {

@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 
 use tandemfs_format::SECTOR_BYTES;
 
-use super::STREAMING_BYTES_MIN;
 use super::block_half::BlockHalf;
 use super::memory_half::MemoryHalf;
 use crate::sync::{Condvar, Mutex};
@@ -155,10 +154,7 @@ impl Shared {
                 state.under_way.insert(ticket.number(), None);
                 MoveState::Pending(ticket)
             }
-            None => {
-                let reason = "no MOVE under way has this ticket".to_owned();
-                MoveState::Done(Err(DeviceError::Firmware { device: self.halves.name.clone(), command: "MOVE", reason }))
-            }
+            None => MoveState::unknown(&self.halves.name),
         }
     }
 
@@ -189,7 +185,7 @@ impl Halves {
             match command.direction {
                 MoveDirection::ToCache => {
                     self.transfer(command, BlockRequest::Read { sector, buffer: (&mut *buffer).into() })?;
-                    self.store(at, buffer)?;
+                    self.memory.store(at, buffer, self.domain)?;
                 }
                 MoveDirection::ToFlash => {
                     self.memory.mapping().load(at, buffer)?;
@@ -202,13 +198,6 @@ impl Halves {
             self.memory.mapping().fence();
         }
         Ok(())
-    }
-
-    fn store(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        if self.domain.needs_flush() && bytes.len() >= STREAMING_BYTES_MIN {
-            return self.memory.mapping().store_streaming(at, bytes);
-        }
-        self.memory.mapping().store(at, bytes)
     }
 
     /// One block request. Its failure is the command's.

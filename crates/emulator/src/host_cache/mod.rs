@@ -299,7 +299,7 @@ impl<M: Medium> CacheMoves for HostCacheDrive<M> {
     }
 
     fn poll(&self, ticket: MoveTicket) -> MoveState {
-        let Some(done_at) = self.queue.lock().done_at(&ticket) else { return self.unknown() };
+        let Some(done_at) = self.queue.lock().done_at(&ticket) else { return MoveState::unknown(&self.description.name) };
         if let Some(time) = self.time().filter(|time| time.as_virtual().is_some() && time.now_ns() < done_at) {
             time.wait_until(done_at.min(time.now_ns() + POLL_NS));
         }
@@ -310,7 +310,7 @@ impl<M: Medium> CacheMoves for HostCacheDrive<M> {
     }
 
     fn wait(&self, ticket: MoveTicket, timeout: Duration) -> MoveState {
-        let Some(done_at) = self.queue.lock().done_at(&ticket) else { return self.unknown() };
+        let Some(done_at) = self.queue.lock().done_at(&ticket) else { return MoveState::unknown(&self.description.name) };
         if let Some(time) = self.time() {
             let longest = time.now_ns().saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
             time.wait_until(done_at.min(longest));
@@ -326,13 +326,7 @@ impl<M: Medium> HostCacheDrive<M> {
     fn taken(&self, ticket: MoveTicket) -> MoveState {
         match self.queue.lock().take(ticket) {
             Some(result) => MoveState::Done(result),
-            None => self.unknown(),
+            None => MoveState::unknown(&self.description.name),
         }
-    }
-
-    /// The answer for a ticket of another device.
-    fn unknown(&self) -> MoveState {
-        let reason = "no MOVE under way has this ticket".to_owned();
-        MoveState::Done(Err(DeviceError::Firmware { device: self.description.name.clone(), command: "MOVE", reason }))
     }
 }
