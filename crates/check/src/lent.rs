@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 
 use tandemfs_device::{DeviceError, Structure};
-use tandemfs_format::LINE_BYTES;
 use tandemfs_format::inode::{Inode, file_type, state};
-use tandemfs_format::lent_room::{LENT_SLOT_LINES, LENT_SLOTS, LentRoom, lent_line};
+use tandemfs_format::lent_room::{LENT_TABLE_BYTES, LentRoom, lent_line, lent_slots};
 
 use crate::finding::Finding;
-use crate::image::{Image, line_of};
+use crate::image::Image;
 use crate::inodes;
 use crate::mutant::{Mutant, on};
 
@@ -25,17 +24,12 @@ pub(crate) fn read(image: &Image<'_>, found: &mut Vec<Finding>) -> Result<Vec<Le
     if !image.superblock.has_lent_rooms() {
         return Ok(all);
     }
-    let mut table = vec![0; (LENT_SLOTS * LENT_SLOT_LINES) as usize * LINE_BYTES];
-    image.drive.load(Structure::Superblock, lent_line(0), &mut table)?;
-    for slot in 0..LENT_SLOTS {
-        let at = (slot * LENT_SLOT_LINES) as usize;
-        match LentRoom::decode(&line_of(&table, at), image.pair, lent_line(slot)) {
+    let mut table = Box::new([0; LENT_TABLE_BYTES]);
+    image.drive.load(Structure::Superblock, lent_line(0), &mut *table)?;
+    for (slot, line, word) in lent_slots(&table) {
+        match LentRoom::decode(&line, image.pair, lent_line(slot)) {
             Ok(None) => {}
-            Ok(Some(room)) => {
-                let mut word = [0; 8];
-                word.copy_from_slice(line_of(&table, at + 1).first_chunk::<8>().unwrap_or(&[0; 8]));
-                all.push(Lent { slot, room, word: u64::from_le_bytes(word) });
-            }
+            Ok(Some(room)) => all.push(Lent { slot, room, word }),
             Err(damage) => found.push(Finding::LentRoomDamaged { slot, damage: damage.into() }),
         }
     }

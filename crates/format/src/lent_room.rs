@@ -142,6 +142,16 @@ impl LentRoom {
     }
 }
 
+/// The slots of a table: number, first line and word of each.
+pub fn lent_slots(table: &[u8; LENT_TABLE_BYTES]) -> impl Iterator<Item = (u64, Line, u64)> {
+    let lines = table.as_chunks::<LINE_BYTES>().0.as_chunks::<{ LENT_SLOT_LINES as usize }>().0;
+    (0..).zip(lines).map(|(slot, [line, said])| {
+        let mut word = [0; 8];
+        word.copy_from_slice(&said[..8]);
+        (slot, *line, u64::from_le_bytes(word))
+    })
+}
+
 /// A word of an epoch.
 pub fn lent_word(epoch: u32, length: u64) -> u64 {
     u64::from(epoch) << LENGTH_BITS | length

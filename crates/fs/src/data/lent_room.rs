@@ -28,10 +28,10 @@
 use tandemfs_device::{DeviceError, Fenced, Flushed, Structure};
 use tandemfs_format::inode::{Inode, state};
 use tandemfs_format::lent_room::{
-    LENT_MARK_BYTES, LENT_SLOT_LINES, LENT_TABLE_BYTES, LentRoom, epoch_of, lent_line, lent_word, next_epoch,
+    LENT_MARK_BYTES, LENT_SLOT_LINES, LENT_TABLE_BYTES, LentRoom, epoch_of, lent_line, lent_slots, lent_word, next_epoch,
 };
 use tandemfs_format::superblock::incompat;
-use tandemfs_format::{DataAddress, EMPTY_LINE, LINE_BYTES, PAGE_BYTES};
+use tandemfs_format::{DataAddress, LINE_BYTES, PAGE_BYTES};
 
 use super::FileView;
 use super::commit::changed;
@@ -193,15 +193,12 @@ impl FileSystem {
         }
         self.lent_rooms.0.lock().has_table = true;
         let writes = !self.volume.health.is_read_only();
-        let mut table = vec![0; LENT_TABLE_BYTES];
-        self.volume.drive.load(Structure::Superblock, lent_line(0), &mut table)?;
-        for (slot, bytes) in (0..).zip(table.chunks_exact(SLOT_BYTES)) {
-            let (mut line, mut word) = (EMPTY_LINE, [0; 8]);
-            line.copy_from_slice(&bytes[..LINE_BYTES]);
-            word.copy_from_slice(&bytes[LINE_BYTES..LINE_BYTES + 8]);
+        let mut table = Box::new([0; LENT_TABLE_BYTES]);
+        self.volume.drive.load(Structure::Superblock, lent_line(0), &mut *table)?;
+        for (slot, line, word) in lent_slots(&table) {
             let is_settled = match LentRoom::decode(&line, self.volume.pair, lent_line(slot)) {
                 Ok(None) => continue,
-                Ok(Some(room)) => self.adopt(room, u64::from_le_bytes(word))?,
+                Ok(Some(room)) => self.adopt(room, word)?,
                 Err(damage) => {
                     self.volume.errors.metadata_damaged();
                     tracing::error!("the table of lent room: {damage}; bytes that a program had appended may be lost");
