@@ -49,6 +49,14 @@ impl Access {
     const COUNT: usize = Self::MoveToFlash as usize + 1;
     /// Accesses of drives without a cache that the host manages; the last two are of drives with firmware.
     pub const ALL: [Self; 7] = [Self::Load, Self::Store, Self::Read, Self::Write, Self::Flush, Self::StoreTagged, Self::Commit];
+    /// A MOVE command.
+    pub(crate) fn of_move(command: &CacheMove) -> Self {
+        match command.direction {
+            MoveDirection::ToCache => Self::MoveToCache,
+            MoveDirection::ToFlash => Self::MoveToFlash,
+        }
+    }
+
     /// MOVE commands.
     pub const MOVES: [Self; 2] = [Self::MoveToCache, Self::MoveToFlash];
     /// Accesses that every device has.
@@ -289,10 +297,7 @@ impl Layer for FaultDevice {
     fn submit_move(&self, command: &CacheMove) -> Result<Option<MoveTicket>, DeviceError> {
         let memory = command.check(self.inner.description())?;
         let sectors = command.sector.offset_bytes()..command.sector.offset_bytes() + command.bytes();
-        let (access, place) = match command.direction {
-            MoveDirection::ToCache => (Access::MoveToCache, Place::Blocks(sectors)),
-            MoveDirection::ToFlash => (Access::MoveToFlash, Place::Blocks(sectors)),
-        };
+        let (access, place) = (Access::of_move(command), Place::Blocks(sectors));
         let pages = Place::Memory(memory.offset..memory.offset + memory.length);
         let is_bad_memory = || matches!(&self.plan, Plan::Place { place, .. } if place.overlaps(&pages));
         if !self.fails(access, Some(place)) && !is_bad_memory() {

@@ -4,8 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tandemfs_device::{
-    BlockPath, BlockRequest, BytePath, CacheMove, CacheMoves, Device, DeviceError, Firmware, Layer, MoveDirection, MoveState, MoveTicket,
-    TxId,
+    BlockPath, BlockRequest, BytePath, CacheMove, CacheMoves, Device, DeviceError, Firmware, Layer, MoveState, MoveTicket, TxId,
 };
 
 use crate::awake::comes_within;
@@ -128,12 +127,8 @@ impl Layer for StuckDevice {
 
     fn submit_move(&self, command: &CacheMove) -> Result<Option<MoveTicket>, DeviceError> {
         let ticket = CacheMoves::submit(&self.inner, command)?;
-        let access = match command.direction {
-            MoveDirection::ToCache => Access::MoveToCache,
-            MoveDirection::ToFlash => Access::MoveToFlash,
-        };
         if let Some(ticket) = &ticket
-            && let Some(mut state) = self.closes(access, command.bytes())
+            && let Some(mut state) = self.closes(Access::of_move(command), command.bytes())
         {
             state.stuck_move = Some(ticket.number());
         }
