@@ -1,14 +1,17 @@
 //! The client's side: slots, data areas, submitting and waiting. The protocol of a slot is [SLT1]–[SLT7] of `arena.rs`, that of the doorbell
 //! [BEL1]–[BEL3] of `poller.rs`.
+//!
+//! [WAI1] A thread spins for its answer while no other thread of the process waits and the daemon polls: the daemon has a CPU of its own then.
+//!        Otherwise it looks once and sleeps. Yielding the CPU between looks is no way to wait: since Linux 6.18 who yields gives up its turn
+//!        for milliseconds to anybody who is ready, and threads that yield on the daemon's CPU wait for its whole turn.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 
-use crate::giving_way::GivingWay;
 use crate::layout::{self, Range, Sizes, header, slot, words};
 use crate::memory::{Memory, ReadOnly};
 use crate::message::{Answer, Attributes, Request};
@@ -21,10 +24,10 @@ use crate::sys::Mapping;
 use crate::versions::{Seen, Versions};
 use crate::{Attention, RingError};
 
-/// How long a client looks for an answer before it sleeps, if no other thread does.
-const LOOK_ALONE: Duration = Duration::from_micros(10);
-/// How long it does so if it gives way between two looks.
-const LOOK_GIVING_WAY: Duration = Duration::from_millis(1);
+/// [WAI1]: how long a thread spins before it sleeps.
+const SPIN: Duration = Duration::from_micros(10);
+/// How long it looks on while the daemon's thread leaves its CPU ([CPU2] of `placement.rs`).
+const LOOK_ON: Duration = Duration::from_millis(1);
 
 /// The daemon does not serve this client any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -45,7 +48,8 @@ struct Inner {
     standing: Arc<Standing>,
     slots: Mutex<Slots>,
     space: Mutex<Space>,
-    giving_way: GivingWay,
+    /// Threads that wait for an answer ([WAI1]).
+    waiting: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -116,8 +120,8 @@ impl Client {
         let slots = Slots { free, used: 0, turns: vec![0; sizes.slots as usize], left: Vec::new() };
         let space = Mutex::new(Space::new(sizes.data_bytes));
         let standing = Arc::new(Standing::new(memory.clone(), words, lifeline.as_ref()));
-        let (slots, giving_way) = (Mutex::new(slots), GivingWay::default());
-        Ok(Self(Arc::new(Inner { memory, sizes, bell, lifeline, standing, slots, space, giving_way })))
+        let (slots, waiting) = (Mutex::new(slots), AtomicU64::new(0));
+        Ok(Self(Arc::new(Inner { memory, sizes, bell, lifeline, standing, slots, space, waiting })))
     }
 
     /// A client in the daemon's own process, on the same mapping: explored schedules know words by their address.
@@ -255,45 +259,42 @@ impl Inner {
         self.memory.increment(header::SHARED_CPU);
     }
 
-    /// Looks for an answer while the daemon is awake ([GIV1], [CPU2]).
+    /// Looks for an answer while that is shorter than sleeping ([WAI1], [CPU2]).
     #[inline]
     fn look(&self, index: usize, turn: u32) -> bool {
         let (mut started, mut has_told) = (None, false);
         loop {
-            let gives_way = match self.attention() {
-                Attention::Polling if started.is_some() && self.shares_cpu() => {
-                    if !std::mem::replace(&mut has_told, true) {
-                        self.tell_shared_cpu();
-                    }
-                    true
-                }
-                Attention::Polling => self.giving_way.is_beside_others(),
-                Attention::Awake => true,
+            match self.attention() {
+                Attention::Polling if self.waiting.load(Relaxed) <= 1 => {}
+                Attention::Polling | Attention::Awake => return self.answered_turn(index) == turn,
                 Attention::Asleep | Attention::Ended => return false,
-            };
-            let looks = if gives_way { 1 } else { sync::LOOKS_BETWEEN_CLOCKS };
-            let most = if gives_way || has_told { LOOK_GIVING_WAY } else { LOOK_ALONE };
-            for _ in 0..looks {
+            }
+            let is_shared = started.is_some() && self.shares_cpu();
+            if is_shared && !std::mem::replace(&mut has_told, true) {
+                self.tell_shared_cpu();
+            }
+            for _ in 0..if is_shared { 1 } else { sync::LOOKS_BETWEEN_CLOCKS } {
                 if self.answered_turn(index) == turn {
                     return true;
                 }
                 sync::relax();
             }
-            if gives_way && self.giving_way.is_paused() || Moment::now().is_past(*started.get_or_insert_with(Moment::now), most) {
+            let most = if has_told { LOOK_ON } else { SPIN };
+            if Moment::now().is_past(*started.get_or_insert_with(Moment::now), most) {
                 return false;
             }
-            if gives_way {
-                self.giving_way.give_way();
+            if is_shared {
+                sync::give_way();
             }
         }
     }
 
     /// [SLT5]
     fn wait(&self, index: usize, turn: u32) -> Result<(), Ended> {
-        self.giving_way.begin();
-        let is_answered = self.look(index, turn);
-        self.giving_way.end();
-        if is_answered { Ok(()) } else { self.sleep(index, turn) }
+        self.waiting.fetch_add(1, Relaxed);
+        let result = if self.look(index, turn) { Ok(()) } else { self.sleep(index, turn) };
+        self.waiting.fetch_sub(1, Relaxed);
+        result
     }
 
     /// [SLT5]

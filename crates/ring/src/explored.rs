@@ -314,10 +314,6 @@ impl Moment {
     pub(crate) fn is_past(self, _: Self, _: Duration) -> bool {
         random(2) == 0
     }
-
-    pub(crate) fn elapsed_ns(self) -> i64 {
-        random(2).cast_signed() * 1_000_000_000
-    }
 }
 
 /// One to three, so that the daemon polls for all, some or none.

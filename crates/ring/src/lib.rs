@@ -17,7 +17,6 @@ mod control;
 mod events;
 #[cfg(feature = "schedules")]
 mod explored;
-mod giving_way;
 mod layout;
 mod leases;
 mod memory;

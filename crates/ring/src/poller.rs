@@ -9,14 +9,11 @@
 //! [BEL2] The order of dozing: *asleep*, the doorbell's value, the last scan, the wait by that value. A ring after the value was read makes
 //!        the wait end at once; a ring before it had its turn stored before the scan.
 //! [BEL3] A client that rings is scanned from then on.
-//! [BEL4] The daemon polls while active clients are fewer than the CPUs that it may use. Otherwise the clients need the CPU: where it finds
-//!        nothing, it gives way or, while that takes too long ([GIV2] of `giving_way.rs`), dozes at once. While others run a request of the only
-//!        active client, it polls on, for [`SERVING_MAX`] behind its last request at most, and lets them have the CPU between two looks at
+//! [BEL4] The daemon polls while active clients are fewer than the CPUs that it may use. Otherwise the clients need the CPU: it dozes as soon
+//!        as it finds nothing. While others run a request of the only active client, it polls on, for [`SERVING_MAX`] behind its last request at most, and lets them have the CPU between two looks at
 //!        the clock: the next request of large transfers wakes nobody.
 //! [BEL5] A poller goes to another thread between two rounds alone: everything that was collected has been handled. It does not sleep before
 //!        that, since the thread has something to do. Until the other thread goes on, requests wait in their slots and rings in the io_uring.
-//! [BEL6] Where one round found several requests, the daemon gives way behind this and the next [`CROWDED_ROUNDS`] rounds: as many threads of
-//!        clients wait, and some of them for its CPU.
 //!
 //! [TRU4] A client gets at most eight requests served before it is the next one's turn.
 //! [TRU5] Who rings without a request more often than it has threads is lying, and its connection ends: a ring costs the client an addition.
@@ -29,7 +26,6 @@ use std::time::Duration;
 
 use crate::arena::{Arena, Lie, Ticket};
 use crate::control::{Command, Control};
-use crate::giving_way::GivingWay;
 use crate::layout::{Doorbell, SLOTS_MAX, header};
 use crate::message::Request;
 use crate::mutant::{self, Mutant};
@@ -39,8 +35,6 @@ use crate::{Attention, RingError};
 
 /// [BEL4]
 const SERVING_MAX: Duration = Duration::from_millis(1);
-/// [BEL6]
-const CROWDED_ROUNDS: u32 = 64;
 /// [TRU4]
 const BATCH: usize = 8;
 /// [TRU5]
@@ -131,9 +125,6 @@ pub struct Poller {
     request: Box<Request>,
     happened: Vec<u64>,
     rounds: u32,
-    giving_way: GivingWay,
-    /// Rounds in which the thread still gives way ([BEL6]).
-    crowded_rounds: u32,
     is_stopping: bool,
 }
 
@@ -157,8 +148,6 @@ impl Poller {
             request: Box::default(),
             happened: Vec::new(),
             rounds: 0,
-            giving_way: GivingWay::default(),
-            crowded_rounds: 0,
             is_stopping: false,
         })
     }
@@ -228,14 +217,7 @@ impl Poller {
     fn round_unless<H: Handler>(&mut self, handler: &mut H, is_to_leave: &impl Fn(&H) -> bool) -> io::Result<()> {
         let work = self.scan(handler)?;
         self.rounds = self.rounds.wrapping_add(1);
-        if work > 1 {
-            self.crowded_rounds = CROWDED_ROUNDS;
-        }
-        let needs_cpu = self.active.len() >= self.cpus && work == 0;
-        if (needs_cpu || self.crowded_rounds > 0) && !self.giving_way.is_paused() {
-            self.crowded_rounds = self.crowded_rounds.saturating_sub(1);
-            self.giving_way.give_way(); // [BEL6]
-        } else if needs_cpu {
+        if work == 0 && self.active.len() >= self.cpus {
             self.doze(|_| true)?; // [BEL4]
         }
         if self.rounds.is_multiple_of(ROUNDS_BETWEEN_CLOCKS) {

@@ -178,11 +178,6 @@ mod plain {
         pub(crate) fn is_past(self, earlier: Self, by: Duration) -> bool {
             self.0.saturating_duration_since(earlier.0) >= by
         }
-
-        /// Nanoseconds since then.
-        pub(crate) fn elapsed_ns(self) -> i64 {
-            i64::try_from(self.0.elapsed().as_nanos()).unwrap_or(i64::MAX)
-        }
     }
 
     /// How many CPUs this process may use.
