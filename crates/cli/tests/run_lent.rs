@@ -64,7 +64,7 @@ impl Scene {
     fn start(&self, part: &str, options: &[&str], bug: &str) -> Child {
         let directory = self.directory(&format!("{part}{}-{bug}", options.concat()));
         let mut command = self.under(options);
-        command.env("PAUSES", "1").env("TANDEMFS_RUN_MUTANT", bug).args(["timeout", "-k", "1", "40", &self.program, part, &directory]);
+        command.env("PAUSES", "1").env("TANDEMFS_RUN_MUTANT", bug).args(["timeout", "-s", "KILL", "40", &self.program, part, &directory]);
         start(command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped())).expect("run")
     }
 

@@ -29,15 +29,10 @@ fn part_with_environment(scene: &Scene, part: &str, bug: &str, options: &[&str],
     let (first, second) = (scene.directory(&format!("{part}-mount-{bug}")), scene.directory(&format!("{part}-door-{bug}")));
     let mount = said(&run(Command::new(&scene.client).args([part, &first]).envs(variables.iter().copied())), part);
     let mut command = scene.under(options);
-    let output = run(command.envs(variables.iter().copied()).env("TANDEMFS_RUN_MUTANT", bug).args([
-        "timeout",
-        "-k",
-        "1",
-        SECONDS,
-        &scene.client,
-        part,
-        &second,
-    ]));
+    // Killed with all its children: one that the bug left waiting takes no other signal, and who reads its output would wait for it.
+    let killed_late = ["timeout", "-s", "KILL", SECONDS];
+    command.envs(variables.iter().copied()).env("TANDEMFS_RUN_MUTANT", bug).args(killed_late);
+    let output = run(command.args([&scene.client, part, &second]));
     let (door, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(!errors.contains("no such bug"), "{errors}");
     let report = report(&output);
