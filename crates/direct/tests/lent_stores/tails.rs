@@ -40,7 +40,7 @@ fn appended(file: &File, bytes: &[u8]) {
 /// Appends until the tail is lent; a byte each.
 fn tailed(scene: &Scene, file: &File) {
     let before = scene.counts().tails_lent;
-    (0..BEFORE).for_each(|_| appended(&file, &[9]));
+    (0..BEFORE).for_each(|_| appended(file, &[9]));
     assert_eq!(scene.counts().tails_lent, before + 1, "a tail");
 }
 
