@@ -72,6 +72,8 @@ fn store_leases(counts: StoreCounts) -> Value {
         "lent": counts.lent,
         "ended": counts.ended,
         "taken_away": counts.taken_away,
+        "tails_held": counts.tails_held,
+        "tails_lent": counts.tails_lent,
         "is_late": counts.is_late,
     })
 }

@@ -349,6 +349,8 @@ pub enum Mutant {
     ProgramsLeftIgnored,
     /// [SL6]: the times of a file do not change when a lease on it was used.
     StoresUntimed,
+    /// [SL1] of `data/lent_stores.rs`: blocks around an offset take the room that the same program has.
+    OwnRoomTaken,
     /// [LR1] of `data/lent_room.rs`: the inode does not say that anything may be behind the end.
     LentEndUnmarked,
     /// [LR2]: a line of the table is put into use together with what it says.
