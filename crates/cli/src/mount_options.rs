@@ -72,7 +72,8 @@ Options (-o):
                   at most a quarter of the time; none (default): by 'tandemfs
                   trim' alone, and when the disk that holds an image is full;
                   also written discard and nodiscard
-  memory=SIZE     host memory for metadata (default 256M, at least 8M)
+  memory=SIZE     host memory for metadata, and what that leaves for pages of
+                  files (default 256M, at least 8M)
   domain=NAME     take the drive for less persistent than it says: none,
                   process, adr, eadr or gpf
   timing=on|off   an emulated drive takes the time that the real one would

@@ -254,17 +254,31 @@ impl FileSystem {
         self.volume.memory.spare_pages.give_back(&self.volume.memory, usize::MAX) as u64
     }
 
+    /// Drops the pages of a file from host memory, so that its next reads ask the drive.
+    ///
+    /// # Errors
+    /// `Stale` if the number is not in use; `WouldWait`.
+    pub fn drop_file_pages(&self, number: InodeNumber) -> Result<()> {
+        self.inodes.get(&self.volume, number)?.pages.forget(0, u64::MAX);
+        Ok(())
+    }
+
     /// The current threshold at which writes are split, and its reason.
     pub fn threshold(&self) -> ThresholdReport {
         self.splitting.report(&self.volume)
     }
 
-    /// Host memory of metadata pages, duplicate pages, directory indexes and read-ahead buffers, in bytes.
+    /// Host memory of metadata pages, file pages, directory indexes and buffers, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.volume.pages.memory_bytes()
-            + self.volume.pages.duplicates.memory_bytes()
+            + self.file_pages_bytes()
             + self.inodes.index_bytes.load(Relaxed) as u64
             + self.read_ahead.memory_bytes()
+    }
+
+    /// Host memory of file pages alone, in bytes.
+    pub fn file_pages_bytes(&self) -> u64 {
+        self.volume.pages.files.memory_bytes()
     }
 
     /// A generation for a new inode. No other inode with the same number has had it.

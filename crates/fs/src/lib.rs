@@ -84,7 +84,7 @@ pub use trim::Trim;
 pub use tuning::compaction::CompactionRun;
 pub use tuning::threshold::{PathLatency, ThresholdReport};
 pub use types::{
-    AllocateMode, Attributes, DirectoryEntry, Discard, Engine, FormatOptions, Growth, Home, HomeLimit, HomeMoves, LayoutExtent,
+    AllocateMode, Attributes, DirectoryEntry, Discard, Engine, FormatOptions, Growth, Home, HomeLimit, HomeMoves, Kept, LayoutExtent,
     LayoutOptions, LayoutPlace, LentExtent, MountOptions, NewInode, Promote, ReadOptions, RenameMode, SeekTo, SetAttributeMode,
     SetAttributes, SetExtendedAttribute, SetTime, ShortZone, Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
 };

@@ -174,7 +174,15 @@ counters! {
         early_terminations,
         /// Metadata pages loaded from the device.
         metadata_page_loads,
-        /// Reads that read-ahead buffers answered, fully or at their start.
+        /// Reads that needed no drive: file pages in host memory had all bytes.
+        page_hits,
+        /// Reads that asked the drive, by readers for whom file pages are kept.
+        page_misses,
+        /// File pages that came to host memory.
+        pages_kept,
+        /// File pages that were evicted for others.
+        pages_evicted,
+        /// Reads of pages that were read ahead.
         read_ahead_hits,
         /// Sectors copied into spare space of the memory zone.
         promotions,

@@ -60,7 +60,7 @@ impl Operations {
 
             Operation::Open { flags, .. } => door.open(request, flags, reply),
             Operation::Release { handle, flags, .. } => door.release(node, (handle, flags), reply),
-            Operation::Read { offset, size, lock_owner, .. } => door.read(request, offset, size, lock_owner.is_some(), reply),
+            Operation::Read { offset, size, flags, lock_owner, .. } => door.read(request, offset, size, lock_owner.map(|_| flags), reply),
             Operation::Write(write) => door.write(request, &write, reply),
             Operation::Fsync { data_only, .. } => door.sync("fsync", node, data_only, reply),
             Operation::Fsyncdir { data_only, .. } => door.sync("fsyncdir", node, data_only, reply),

@@ -10,7 +10,7 @@ use tandemfs_device::{Sink, Source};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{
-    Attributes, Borrower, DirectoryEntry, FileSystem, LentExtent, MappedElsewhere, ReadOptions, SeekTo, StoreAccess, StoreLease,
+    Attributes, Borrower, DirectoryEntry, FileSystem, Kept, LentExtent, MappedElsewhere, ReadOptions, SeekTo, StoreAccess, StoreLease,
     WriteOptions, leaves_to_others, may_wait,
 };
 
@@ -240,7 +240,9 @@ impl Vfs {
             bounded(self.fs.size(file.inode)?.saturating_sub(offset), QUICK_BYTES)?; // [KV7]; most buffers are longer than the file
         }
         self.settle(file.inode)?; // [KV6]
-        Ok(self.fs.read_into(file.inode, offset, into.part(0..length), ReadOptions::default())?)
+        // No kernel keeps these bytes.
+        let kept = if file.flags() & libc::O_DIRECT == 0 { Kept::Here } else { Kept::Nowhere };
+        Ok(self.fs.read_into(file.inode, offset, into.part(0..length), ReadOptions { kept })?)
     }
 
     /// Where the window of an open file that has this offset lies in the memory zone ([`FileSystem::lend`]), for who loads it there instead of
@@ -419,7 +421,8 @@ impl Vfs {
         let _changing = self.changing(file.inode, at..at + from.len() as u64)?; // [KV6]
         self.leaves_reserve(who, file.inode, at, from.len() as u64)?;
         let taken = self.before_write(who, file.inode)?; // [KV5]
-        let options = WriteOptions { kill_set_id: taken.set_id, ..WriteOptions::default() };
+        let kept = file.flags() & libc::O_DIRECT == 0;
+        let options = WriteOptions { kill_set_id: taken.set_id, kept, ..WriteOptions::default() };
         let (done, end) = self.fs.write_from(file.inode, offset, from, options)?;
         let written = (done, offset.map_or(end, |offset| offset + done as u64));
         mutant::at(Point::Written);

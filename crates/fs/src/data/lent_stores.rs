@@ -169,7 +169,7 @@ impl FileSystem {
         }
         let blocks = first.file_offset / block_bytes..(last.file_offset + last.bytes).div_ceil(block_bytes);
         self.open_blocks(file, blocks.clone()).inspect_err(|_| self.unchecked.lock().add(file.number))?; // some may be
-        file.duplicates.forget(blocks.start * block_bytes, blocks.end * block_bytes);
+        file.pages.forget(blocks.start * block_bytes, blocks.end * block_bytes); // [FP3] of `cache/file_pages.rs`, before [VS4]
         let room =
             if part == Part::End { self.lend_room(file, &view).inspect_err(|_| self.unchecked.lock().add(file.number))? } else { None };
         let (fs, own) = (Arc::downgrade(self), file.clone());
