@@ -15,6 +15,7 @@ use tandemfs_protocol::{
     StoreLease, Subject as Named, TAIL_LENGTH_BITS, TEXT_BYTES_MAX, TRANSFER_BYTES_MAX, Text, TimeToSet as TimeGiven, Unless, Whence, Why,
 };
 use tandemfs_ring::{Answer, Attributes as Shown, Range, Request, Seen, Ticket, Time};
+use tandemfs_trace::Recorder;
 use tandemfs_vfs::{
     At, NAME_BYTES_MAX, OpenFile, Owed, Process, QUICK_BYTES, Refused, Result, SPACE_UNIT_BYTES, Seek, SetTimes, Subject, TimeToSet, Vfs,
     is_failure, no_wait,
@@ -25,6 +26,7 @@ use crate::descriptors;
 use crate::known::Keeps;
 use crate::lent_stores::{Part, Storing};
 use crate::mutant::{self, Mutant};
+use crate::traced::Traced;
 
 /// `st_blksize`, as behind the mount.
 const BLOCK_BYTES: u32 = 4096;
@@ -53,12 +55,16 @@ impl Served {
 }
 
 /// Serves a request that was decoded before; may wait.
-pub(crate) fn serve(vfs: &Vfs, client: &Client, request: &Request, ticket: &Ticket) -> Served {
+pub(crate) fn serve(vfs: &Vfs, recorder: &Recorder, client: &Client, request: &Request, ticket: &Ticket) -> Served {
     let call = Call { vfs, client, ticket };
     match Operation::decode(request) {
         Ok(operation) => {
+            let traced = Traced::begin(recorder, client, &operation, ticket);
             let keeps = Keeps::of(&operation);
             let served = call.noting(keeps, || call.run(operation), |result, noted| call.served(result, keeps, noted));
+            if let Some(traced) = traced {
+                traced.end(&served.outcome);
+            }
             call.with_answers_ahead(&operation, served)
         }
         Err(_) => call.served(Err(Errno::INVAL.into()), Keeps::Nothing, None),
@@ -89,8 +95,15 @@ pub(crate) fn is_for_the_pool(operation: &Operation<'_>) -> bool {
 
 /// Serves an operation without waiting; none if it has to be served by [`serve`]. Then nothing has changed. What is owed comes before the
 /// answer, or before the operation is served anew.
-pub(crate) fn try_serve(vfs: &Vfs, client: &Client, operation: Operation<'_>, ticket: &Ticket) -> (Option<Served>, Owed) {
+pub(crate) fn try_serve(
+    vfs: &Vfs,
+    recorder: &Recorder,
+    client: &Client,
+    operation: Operation<'_>,
+    ticket: &Ticket,
+) -> (Option<Served>, Owed) {
     let call = Call { vfs, client, ticket };
+    let traced = Traced::begin(recorder, client, &operation, ticket);
     let keeps = Keeps::of(&operation);
     let run = || match mutant::on(Mutant::PollerWaits) {
         false => no_wait(|| call.run(operation)),
@@ -100,6 +113,9 @@ pub(crate) fn try_serve(vfs: &Vfs, client: &Client, operation: Operation<'_>, ti
         Err(Refused::FileSystem(Error::WouldWait)) => (None, owed),
         result => (Some(call.served(result, keeps, noted)), owed),
     });
+    if let (Some(traced), Some(served)) = (traced, &served) {
+        traced.end(&served.outcome);
+    }
     (served.map(|served| call.with_answers_ahead(&operation, served)), owed)
 }
 

@@ -60,6 +60,7 @@ mod reception;
 mod server;
 mod serving;
 mod tally;
+mod traced;
 
 pub use descriptors::{Opener, Wanted};
 pub use server::{Entrants, Limits, MountIdentity, Observer, Server};

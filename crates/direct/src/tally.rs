@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use tandemfs_fs::{Latencies, LatencyCounts};
+use tandemfs_device::{Latencies, LatencyCounts};
 use tandemfs_protocol::{Number, Outcome};
 
 /// Numbers of operations lie below this: they are bits of a word of the greeting.

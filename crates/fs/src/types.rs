@@ -506,6 +506,15 @@ pub struct Space {
     pub inodes_free: u64,
 }
 
+/// How far write-back is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteBackReport {
+    /// Share of the memory zone's room for data logs that is free, in percent.
+    pub free_percent: u64,
+    /// It writes back when less than this is free, in percent.
+    pub limit_percent: u64,
+}
+
 /// A zone with little space left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShortZone {

@@ -6,6 +6,7 @@ use tandemfs_fs::announcing;
 use tandemfs_wire::{Errno, Handler, Interruption, Operation, Reply, Request, will_wait};
 
 use crate::door::Door;
+use crate::traced;
 
 /// The door as the session's handler.
 pub(crate) struct Operations(pub(crate) Arc<Door>);
@@ -13,6 +14,7 @@ pub(crate) struct Operations(pub(crate) Arc<Door>);
 impl Handler for Operations {
     /// Where the request has to wait, another thread serves in place of this one ([NW6] of the file system).
     fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
+        let reply = traced::watched(&self.0.recorder, request, reply);
         announcing(will_wait, || self.0.fs.for_caller(request.pid, || self.serve(request, reply)));
     }
 
