@@ -296,7 +296,10 @@ impl Vfs {
     ) -> Result<Option<Arc<StoreLease>>> {
         self.must_be_lent(process, file)?;
         let may = file.may_be_appended_to() && self.may_have_more(&process.credentials);
-        self.lend_to_store(file, may, || self.fs.lend_stores_to_append(borrower, access, file.inode))
+        self.lend_to_store(file, may, || {
+            self.caches.as_ref().map_or(Ok(()), |caches| caches.appends_by_stores(file.inode))?;
+            self.fs.lend_stores_to_append(borrower, access, file.inode)
+        })
     }
 
     /// The errors of who asks for a file to store to.
