@@ -1,5 +1,4 @@
-//! Traces: which operations a mount served, for whom, where, with what result, and how long each took. `tandemfs trace` records one,
-//! `tandemfs-bench replay` runs it again.
+//! Traces: which operations a mount served, for whom, where, with what result, and how long each took. `tandemfs trace` records one.
 //!
 //! [`record`] is one operation, [`file`](mod@file) the file that has many of them (docs/TRACE.md), [`recorder`] what the two ways to a mount
 //! record into.
