@@ -76,7 +76,7 @@ pub enum Command {
     /// Show what a mount does at present: operations, their times, zones, write-back, and programs at the direct door
     #[command(after_help = TOP_HELP)]
     Top(TopArguments),
-    /// Record the operations of a mount into a file
+    /// Record the operations of a mount into a file, which 'tandemfs-bench replay' runs again
     #[command(after_help = TRACE_HELP)]
     Trace(TraceArguments),
     /// Read and verify everything on a mounted device, while it is in use

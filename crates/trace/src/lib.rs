@@ -1,4 +1,5 @@
-//! Traces: which operations a mount served, for whom, where, with what result, and how long each took. `tandemfs trace` records one.
+//! Traces: which operations a mount served, for whom, where, with what result, and how long each took. `tandemfs trace` records one,
+//! `tandemfs-bench replay` runs it again.
 //!
 //! [`record`] is one operation, [`file`](mod@file) the file that has many of them (docs/TRACE.md), [`recorder`] what the two ways to a mount
 //! record into.
