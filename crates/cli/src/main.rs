@@ -16,7 +16,6 @@ mod device;
 mod device_bench;
 mod device_stats;
 mod direct;
-mod doctor;
 mod dump;
 mod failure;
 mod findings;
@@ -27,12 +26,10 @@ mod info;
 mod known_code;
 mod label;
 mod logging;
-mod metrics_server;
 mod mkfs;
 mod mount;
 mod mount_options;
 mod opener;
-mod openmetrics;
 mod output;
 mod placement;
 mod probe;
@@ -45,9 +42,7 @@ mod scrub;
 mod signatures;
 mod size;
 mod stats;
-mod times;
 mod top;
-mod trace;
 mod trim;
 mod umount;
 mod upgrade;
@@ -94,10 +89,8 @@ fn execute(command: Command) -> Result<u8, Failure> {
         Command::Uuid(arguments) => uuid::run(&arguments),
         Command::Label(arguments) => label::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
-        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Stats(arguments) => stats::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
-        Command::Trace(arguments) => trace::run(&arguments),
         Command::Scrub(arguments) => scrub::run(&arguments),
         Command::Trim(arguments) => trim::run(&arguments),
         Command::Compact(arguments) => compact::run(&arguments),

@@ -9,7 +9,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tandemfs_ring::{Control, Poller, VersionWords};
-use tandemfs_trace::Recorder;
 use tandemfs_vfs::Vfs;
 
 use crate::clients::Shared;
@@ -136,10 +135,10 @@ impl Server {
         entrants: Entrants,
         limits: Limits,
     ) -> io::Result<Self> {
-        Self::start_with(vfs, mount, stands, entrants, limits, (None, Arc::default()))
+        Self::start_with(vfs, mount, stands, entrants, limits, None)
     }
 
-    /// As [`Server::start`], with somebody who opens files by the mount, so that clients get descriptors of them, and what records operations.
+    /// As [`Server::start`], with somebody who opens files by the mount, so that clients get descriptors of them.
     ///
     /// # Errors
     /// As [`Server::start`].
@@ -149,7 +148,7 @@ impl Server {
         stands: Box<dyn Fn() -> bool + Send + Sync>,
         entrants: Entrants,
         limits: Limits,
-        (opener, recorder): (Option<Opener>, Arc<Recorder>),
+        opener: Option<Opener>,
     ) -> io::Result<Self> {
         let poller = Poller::new(limits.spin).map_err(io::Error::other)?;
         let (control, doorbell) = (poller.control(), poller.doorbell());
@@ -162,7 +161,6 @@ impl Server {
             pool: Pool::start(limits.threads + 1)?, // one polls
             limits,
             opener: opener.map(Arc::new),
-            recorder,
             control: control.clone(),
             clients: parking_lot::Mutex::default(),
             left: Arc::default(),

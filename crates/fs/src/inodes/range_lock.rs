@@ -31,7 +31,6 @@ use crate::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::versions::Published;
 use crate::wait::may_wait;
-use crate::waits::LOCK_WAITS;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -554,7 +553,7 @@ impl RangeLock {
 
     fn wait(&self, state: &mut MutexGuard<'_, State>) {
         state.waiters += 1;
-        LOCK_WAITS.range_lock.timed(|| self.released.wait(state));
+        self.released.wait(state);
         state.waiters -= 1;
     }
 
