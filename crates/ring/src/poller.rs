@@ -10,8 +10,8 @@
 //!        the wait end at once; a ring before it had its turn stored before the scan.
 //! [BEL3] A client that rings is scanned from then on.
 //! [BEL4] The daemon polls while active clients are fewer than the CPUs that it may use. Otherwise the clients need the CPU: it dozes as soon
-//!        as it finds nothing. While others run a request of the only active client, it polls on, for [`SERVING_MAX`] behind its last request at most, and lets them have the CPU between two looks at
-//!        the clock: the next request of large transfers wakes nobody.
+//!        as it finds nothing. While the pool runs a request of the only active client, the daemon polls on, for [`SERVING_MAX`] behind its last
+//!        request at most. It yields the CPU to the pool between two looks at the clock. So the next request of a large transfer wakes nobody.
 //! [BEL5] A poller goes to another thread between two rounds alone: everything that was collected has been handled. It does not sleep before
 //!        that, since the thread has something to do. Until the other thread goes on, requests wait in their slots and rings in the io_uring.
 //!
