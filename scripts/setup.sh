@@ -13,7 +13,8 @@ for purpose in "$@"; do
   case $purpose in
     build) ;;
     run) need fusermount3 fuse3; need sqlite3 sqlite3; need python3 python3; need git git; need diff diffutils ;;
-    test) need perl perl; need fusermount3 fuse3; need sqlite3 sqlite3; need python3 python3; need git git; need setfattr attr; need setfacl acl; need setcap libcap2-bin; need setpriv util-linux; need losetup mount; need mkfs.ext4 e2fsprogs; need mkfs.xfs xfsprogs; need fio fio; need zsh zsh; need fish fish ;;
+    test) need perl perl; need fusermount3 fuse3; need sqlite3 sqlite3; need python3 python3; need git git; need setfattr attr; need setfacl acl; need setcap libcap2-bin; need setpriv util-linux; need losetup mount; need mkfs.ext4 e2fsprogs; need mkfs.xfs xfsprogs; need fio fio; need zsh zsh; need fish fish
+      /usr/bin/python3 -c 'import prometheus_client' 2>/dev/null || missing+=(python3-prometheus-client) ;;
     compare)
       need fusermount3 fuse3; need losetup mount; need chrt util-linux; need mkfs.ext4 e2fsprogs; need mkfs.xfs xfsprogs; need mkfs.btrfs btrfs-progs
       need git git; need tar tar; need fio fio; need sqlite3 sqlite3; need redis-server redis-server; need db_bench rocksdb-tools

@@ -59,6 +59,34 @@ pub enum Command {
     Report(ReportArguments),
     /// Age a file system by creations and removals, and show what is left of its aligned space
     Age(AgeArguments),
+    /// Run a trace of 'tandemfs trace' again, in a directory of any file system
+    Replay(ReplayArguments),
+}
+
+/// `tandemfs-bench replay`.
+#[derive(Debug, Clone, Args)]
+pub struct ReplayArguments {
+    /// The trace
+    #[arg(value_name = "TRACE")]
+    pub trace: PathBuf,
+    /// An empty directory: what the trace needs is made in it first
+    #[arg(value_name = "DIRECTORY")]
+    pub directory: PathBuf,
+    /// Times as fast as it was recorded [default: without pauses]
+    #[arg(long, value_name = "FACTOR", value_parser = speed)]
+    pub speed: Option<f64>,
+    /// Make all names that were there, not only those that operations need
+    #[arg(long)]
+    pub all: bool,
+    /// One JSON object instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How many times as fast.
+fn speed(text: &str) -> Result<f64, String> {
+    let speed = text.parse().ok().filter(|speed| (0.001..=1000.0).contains(speed));
+    speed.ok_or_else(|| format!("'{text}' is no speed; write a number from 0.001 to 1000, or leave it out for no pauses"))
 }
 
 /// `tandemfs-bench report`.

@@ -13,7 +13,8 @@
 //! loads and one for each other experiment, `hybrid/` one for each experiment, `workloads/` the loads of the ByteFS paper. `measure.rs` takes the times, `report.rs` judges
 //! them, `figures.rs` writes numbers, `output.rs` runs cases and experiments and prints their results, `scene.rs` makes devices and file
 //! systems. `probe.rs` records where the engine stores, `stopwatch.rs` how long each access takes. `null_fs.rs` is the FUSE file system
-//! that keeps everything in memory and nothing safe, and `served.rs` serves such file systems. `age/` makes file systems old.
+//! that keeps everything in memory and nothing safe, and `served.rs` serves such file systems. `age/` makes file systems old, `replay/` repeats
+//! what programs did.
 
 #![forbid(unsafe_code)]
 
@@ -30,6 +31,7 @@ mod measure;
 mod null_fs;
 mod output;
 mod probe;
+mod replay;
 mod report;
 mod romefs;
 mod scene;
@@ -69,6 +71,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
             Some(Command::Compare(asked)) => compare::session::compare(asked),
             Some(Command::Report(asked)) => compare::report::run(asked),
             Some(Command::Age(asked)) => age::run(asked),
+            Some(Command::Replay(asked)) => replay::run(asked),
             None => cases::run(&arguments.evaluation),
         }),
     };

@@ -50,7 +50,7 @@
 #define TANDEMFS_LOADS 1
 
 /**
- * Of `tandemfs_options`: store to the drive's memory under leases what is overwritten again and again, where the mount lends it for that (`-o
+ * Of `tandemfs_options`: store to the drive's memory under leases what is overwritten or appended to again and again, where the mount lends it for that (`-o
  * direct_stores=GROUP`). A stray store of this process to that memory can destroy the file system.
  */
 #define TANDEMFS_STORES 2

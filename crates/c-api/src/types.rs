@@ -8,7 +8,7 @@ pub const TANDEMFS_VERSION: u32 = 1;
 /// Of `tandemfs_options`: load bytes of files from the drive's memory, where the mount lends it (`-o direct=GROUP`). It installs a handler
 /// for SIGBUS, which passes on what is not its own. `tandemfs_abilities` says whether it is so.
 pub const TANDEMFS_LOADS: u32 = 1;
-/// Of `tandemfs_options`: store to the drive's memory under leases what is overwritten again and again, where the mount lends it for that (`-o
+/// Of `tandemfs_options`: store to the drive's memory under leases what is overwritten or appended to again and again, where the mount lends it for that (`-o
 /// direct_stores=GROUP`). A stray store of this process to that memory can destroy the file system.
 pub const TANDEMFS_STORES: u32 = 2;
 /// Of `tandemfs_options`: map files (`tandemfs_map`), where the mount lends its memory.

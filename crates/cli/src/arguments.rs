@@ -70,9 +70,15 @@ pub enum Command {
     Info(InfoArguments),
     /// Show the counters of a mount
     Stats(StatsArguments),
+    /// Show what is unusual of a device or a mount and of the machine, and what to do
+    #[command(after_help = DOCTOR_HELP)]
+    Doctor(DoctorArguments),
     /// Show what a mount does at present: operations, their times, zones, write-back, and programs at the direct door
     #[command(after_help = TOP_HELP)]
     Top(TopArguments),
+    /// Record the operations of a mount into a file, which 'tandemfs-bench replay' runs again
+    #[command(after_help = TRACE_HELP)]
+    Trace(TraceArguments),
     /// Read and verify everything on a mounted device, while it is in use
     #[command(after_help = "Exit status: 0 clean, 4 damage found, 8 could not run, 2 usage. Ending the command ends the scrub.")]
     Scrub(ScrubArguments),
@@ -529,6 +535,20 @@ pub struct InfoArguments {
     pub json: bool,
 }
 
+const DOCTOR_HELP: &str = "Notes are good to know and do not change the exit status. Findings by name: docs/ADMINISTRATION.md.\n\n\
+Exit status: 0 nothing is unusual, 4 something is, 8 could not look, 2 usage.";
+
+/// `doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArguments {
+    /// A device or a mount point.
+    #[arg(value_name = "DEVICE|MOUNTPOINT")]
+    pub place: String,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `stats`.
 #[derive(Debug, Args)]
 pub struct StatsArguments {
@@ -537,6 +557,9 @@ pub struct StatsArguments {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+    /// Print the OpenMetrics text format, as Prometheus reads it.
+    #[arg(long, conflicts_with_all = ["json", "reset"])]
+    pub openmetrics: bool,
     /// Set the counters to zero after showing them.
     #[arg(long)]
     pub reset: bool,
@@ -571,6 +594,29 @@ pub struct TopArguments {
     /// Print JSON.
     #[arg(long, requires = "once")]
     pub json: bool,
+}
+
+const TRACE_HELP: &str = "Records who does what, where, with what result and how long it takes, by the mount and by the direct door, until SIGINT or \
+SIGTERM, or as long as is named. What programs do in memory of their own, and what the kernel answers from its caches, does not come to the daemon. \
+The file has names, and no bytes of files: docs/TRACE.md.\n\n\
+Exit status: 0 recorded, or that of COMMAND; 1 failed; 2 usage.";
+
+/// `trace`.
+#[derive(Debug, Args)]
+pub struct TraceArguments {
+    /// The mount point.
+    pub mountpoint: PathBuf,
+    /// The file to write. An existing one is refused.
+    pub file: PathBuf,
+    /// End after so long.
+    #[arg(short, long, value_name = "SECONDS", value_parser = parse_interval)]
+    pub seconds: Option<Duration>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Run a command, and end with it.
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
 }
 
 /// `scrub`.
@@ -780,6 +826,11 @@ mod tests {
             "tandemfs probe --udev /dev/nvme0n1",
             "tandemfs info /mnt --json",
             "tandemfs stats /mnt --json --reset",
+            "tandemfs stats --openmetrics /mnt",
+            "tandemfs doctor /mnt --json",
+            "tandemfs trace /mnt file --seconds 5",
+            "tandemfs trace /mnt file --json -- make all",
+            "tandemfs doctor memory=/dev/dax0.0,block=/dev/nvme0n1",
             "tandemfs scrub /mnt --limit 100M --json",
             "tandemfs trim /mnt --minimum 1M --json",
             "tandemfs compact /mnt --json",

@@ -35,7 +35,7 @@ const FLAGS: [&str; 26] = [
     "_netdev",
 ];
 /// Options with a value that is not one of a few.
-const VALUES: [&str; 16] = [
+const VALUES: [&str; 17] = [
     "threshold",
     "write_back_limit",
     "read_ahead",
@@ -52,6 +52,7 @@ const VALUES: [&str; 16] = [
     "direct_stores",
     "direct_spin",
     "direct_clients",
+    "metrics",
 ];
 
 /// All options as completion offers them: flags, options with each of their values, and the names of the others up to the equals sign.
@@ -158,6 +159,7 @@ mod tests {
                 "memory=" => "64M",
                 "threads=" | "numa_nodes=" | "direct=" | "direct_stores=" | "direct_clients=" | "direct_spin=" => "3",
                 "log=" => "/tmp/log",
+                "metrics=" => "unix:/run/m",
                 _ => "",
             };
             let list = match word.as_str() {

@@ -5,12 +5,14 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::panic;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tandemfs_device::Drive;
 use tandemfs_emulator::{DeviceSpec, HeaderState};
 use tandemfs_fs::FileSystem;
+use tandemfs_fuse::mounts;
 
 use crate::arguments::MountArguments;
 use crate::claim;
@@ -18,6 +20,7 @@ use crate::device::{self, Opening};
 use crate::direct;
 use crate::failure::Failure;
 use crate::logging;
+use crate::metrics_server::{Place, Server, Taken};
 use crate::mount::{self, READY};
 use crate::mount_options::Options;
 use crate::probe;
@@ -77,6 +80,7 @@ pub fn serve(arguments: &MountArguments, options: &Options, ready: impl FnOnce()
     {
         tracing::warn!(device, "the image's header is damaged, its copy is used; run tandemfs check --repair after the unmount");
     }
+    let metrics = options.metrics.as_ref().map(Place::take).transpose().map_err(Failure::Failed)?; // [MTS3]
     let superblock = tandemfs_fs::read_superblock(&drive).map_err(Failure::because)?;
     let _claim = claim::claim(superblock.uuid(), &device, !options.nouuid)?;
     if !superblock.clean && !read_only && drive.mapping_unit().is_some() {
@@ -96,14 +100,27 @@ pub fn serve(arguments: &MountArguments, options: &Options, ready: impl FnOnce()
         tracing::warn!("{warning}");
     }
     let settings = tandemfs_fuse::MountSettings { source: device, options: remount::lasting(options, &fs), ..options.settings.clone() };
-    let served = tandemfs_fuse::serve_beside(&fs, &arguments.mountpoint, &settings, ready, |beside| {
+    let mut answers = None;
+    let stands = || {
+        answers = metrics.and_then(|taken| answer_metrics(taken, &arguments.mountpoint));
+        ready();
+    };
+    let served = tandemfs_fuse::serve_beside(&fs, &arguments.mountpoint, &settings, stands, |beside| {
         direct::open(&fs, &settings, &options.direct, beside)
     });
+    drop(answers);
     let ended = fs.unmount();
     if let Err(error) = &ended {
         tracing::error!("the unmount was not clean, the next mount recovers: {error}");
     }
     served.map_err(Failure::because).and(ended.map_err(Failure::because))
+}
+
+/// Answers metrics of the mount that stands there.
+fn answer_metrics(taken: Taken, mountpoint: &Path) -> Option<Server> {
+    let mount = mounts::find(mountpoint).and_then(|mount| mount.ok_or_else(|| std::io::ErrorKind::NotFound.into()));
+    let server = mount.and_then(|mount| taken.answer(mount));
+    server.inspect_err(|error| tracing::warn!("metrics are not answered: {error}")).ok()
 }
 
 /// The drive with the nodes of memory that the options name.

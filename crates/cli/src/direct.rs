@@ -13,7 +13,7 @@ use tandemfs_vfs::{Protected, Reserve, Settings, Vfs};
 /// Opens the door. Without it the mount serves everybody. It says the part `direct` of `tandemfs stats`, whose names are a stable interface, as
 /// those of `fuse/src/report.rs`.
 pub fn open(fs: &Arc<FileSystem>, settings: &MountSettings, limits: &Limits, beside: Beside<'_>) -> Option<Server> {
-    let Beside { mounted, caches, stands, report } = beside;
+    let Beside { mounted, caches, stands, report, recorder } = beside;
     let rules = Settings {
         extended_attributes: settings.attributes,
         reserve: Reserve::new(settings.reserved_percent),
@@ -22,7 +22,7 @@ pub fn open(fs: &Arc<FileSystem>, settings: &MountSettings, limits: &Limits, bes
     let vfs = Vfs::new(Arc::clone(fs), rules).beside(caches);
     let mount = identity(settings, mounted)?;
     let opener = crate::opener::opener(&mount);
-    let server = Server::start_with(vfs, mount, stands, entrants(settings, mounted.user), limits.clone(), opener)
+    let server = Server::start_with(vfs, mount, stands, entrants(settings, mounted.user), limits.clone(), (opener, recorder))
         .inspect_err(|error| tracing::warn!("no direct door, so programs go by the mount: {error}"))
         .ok()?;
     let (observer, fs) = (server.observer(), Arc::downgrade(fs));
@@ -72,6 +72,8 @@ fn store_leases(counts: StoreCounts) -> Value {
         "lent": counts.lent,
         "ended": counts.ended,
         "taken_away": counts.taken_away,
+        "tails_held": counts.tails_held,
+        "tails_lent": counts.tails_lent,
         "is_late": counts.is_late,
     })
 }

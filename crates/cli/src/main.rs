@@ -16,6 +16,7 @@ mod device;
 mod device_bench;
 mod device_stats;
 mod direct;
+mod doctor;
 mod dump;
 mod failure;
 mod findings;
@@ -26,10 +27,12 @@ mod info;
 mod known_code;
 mod label;
 mod logging;
+mod metrics_server;
 mod mkfs;
 mod mount;
 mod mount_options;
 mod opener;
+mod openmetrics;
 mod output;
 mod placement;
 mod probe;
@@ -42,7 +45,9 @@ mod scrub;
 mod signatures;
 mod size;
 mod stats;
+mod times;
 mod top;
+mod trace;
 mod trim;
 mod umount;
 mod upgrade;
@@ -89,8 +94,10 @@ fn execute(command: Command) -> Result<u8, Failure> {
         Command::Uuid(arguments) => uuid::run(&arguments),
         Command::Label(arguments) => label::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Stats(arguments) => stats::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
+        Command::Trace(arguments) => trace::run(&arguments),
         Command::Scrub(arguments) => scrub::run(&arguments),
         Command::Trim(arguments) => trim::run(&arguments),
         Command::Compact(arguments) => compact::run(&arguments),

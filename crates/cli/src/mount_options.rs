@@ -9,6 +9,7 @@ use tandemfs_format::PAGE_LINES;
 use tandemfs_fs::{Discard, Engine, HomeLimit, MountOptions, Promote, Threshold, WriteBackPolicy};
 use tandemfs_fuse::{Mode, MountSettings};
 
+use crate::metrics_server::Place;
 use crate::size;
 
 /// Longest write that can be asked to go in place, in bytes: a page.
@@ -72,7 +73,8 @@ Options (-o):
                   at most a quarter of the time; none (default): by 'tandemfs
                   trim' alone, and when the disk that holds an image is full;
                   also written discard and nodiscard
-  memory=SIZE     host memory for metadata (default 256M, at least 8M)
+  memory=SIZE     host memory for metadata, and what that leaves for pages of
+                  files (default 256M, at least 8M)
   domain=NAME     take the drive for less persistent than it says: none,
                   process, adr, eadr or gpf
   timing=on|off   an emulated drive takes the time that the real one would
@@ -84,6 +86,10 @@ Options (-o):
   log=FILE        log to this file (default: the system's journal, or else
                   /var/log/tandemfs.log for root,
                   $XDG_STATE_HOME/tandemfs/tandemfs.log for others)
+  metrics=unix:PATH|ADDRESS
+                  answer /metrics over HTTP there, as 'tandemfs stats
+                  --openmetrics' prints it; ADDRESS as 127.0.0.1:9469. Who
+                  reaches the place may read it
   noxattr, xattr  without extended attributes and access control lists, or
                   with them (default); without, the kernel saves a question
                   for each file that it checks or writes the first time
@@ -131,6 +137,8 @@ pub struct Options {
     pub timing: bool,
     /// Where to log.
     pub log: Option<PathBuf>,
+    /// Where to answer metrics over HTTP.
+    pub metrics: Option<Place>,
     /// What clients of the direct door may take.
     pub direct: Limits,
     /// Whether a word said what a write promises.
@@ -157,6 +165,7 @@ impl Options {
             nodes: None,
             timing: false,
             log: None,
+            metrics: None,
             direct: Limits::default(),
             names_mode: false,
             nouuid: false,
@@ -277,6 +286,7 @@ impl Options {
                 settings.reserved_percent = percent.ok_or_else(|| format!("reserved={value}: a share from 0% to 50% is needed"))?;
             }
             Some(("log", value)) => self.log = Some(value.into()),
+            Some(("metrics", value)) => self.metrics = Some(value.parse().map_err(|error| format!("metrics: {error}"))?),
             Some(("direct", value)) => {
                 settings.direct = true;
                 self.direct.lends_to = Some(group_number("direct", value)?);
@@ -465,7 +475,7 @@ mod tests {
                 "strict,threshold=128K,memory=1G,domain=adr",
                 "write_back=coldest,write_back_limit=20%,promote=on,read_ahead=256K,engine=firmware,in_place=128,modified_ratio=1/4",
                 "home_limit=25%,large_extents=1G,numa=off,numa_nodes=2",
-                "discard=batched,timing=on,threads=3,log=/tmp/l,allow_other,allow_root,ro,nodev,nosuid,noexec,noxattr,sync,reserved=5%,nouuid",
+                "discard=batched,timing=on,threads=3,log=/tmp/l,metrics=unix:/run/m,allow_other,allow_root,ro,nodev,nosuid,noexec,noxattr,sync,reserved=5%,nouuid",
             ],
             true,
         )
@@ -507,6 +517,7 @@ mod tests {
             nodes: Some(NodeSpec::Equal(2)),
             timing: true,
             log: Some("/tmp/l".into()),
+            metrics: Some(Place::Unix("/run/m".into())),
             direct: Limits::default(),
             names_mode: true,
             nouuid: true,
@@ -629,6 +640,8 @@ mod tests {
             ("modified_ratio=few", "1/8"),
             ("domain=mine", "'mine'"),
             ("timing=fast", "timing=fast"),
+            ("metrics=localhost:80", "'localhost:80'"),
+            ("metrics=unix:m", "absolute"),
             ("threads=0", "threads=0"),
             ("atomic", "'strict'"),
         ] {

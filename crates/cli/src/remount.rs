@@ -13,7 +13,7 @@ use crate::mount_options::{DISCARDS, ENGINES, NUMA, Options, PROMOTE, WRITE_BACK
 use crate::size;
 
 /// The options with a value that hold as long as the mount.
-const LASTING: [&str; 21] = [
+const LASTING: [&str; 22] = [
     "threshold",
     "write_back",
     "write_back_limit",
@@ -32,6 +32,7 @@ const LASTING: [&str; 21] = [
     "timing",
     "threads",
     "log",
+    "metrics",
     "reserved",
     "direct_spin",
     "direct_clients",
@@ -86,6 +87,7 @@ pub fn lasting(options: &Options, fs: &FileSystem) -> Vec<(&'static str, String)
         ("timing", on_off(options.timing)),
         ("threads", settings.thread_count().to_string()),
         ("log", options.log.as_ref().map_or_else(String::new, |log| log.display().to_string())),
+        ("metrics", options.metrics.as_ref().map_or_else(String::new, ToString::to_string)),
         ("xattr", on_off(settings.attributes)),
         ("dirsync", on_off(settings.dirsync)),
         ("reserved", format!("{}%", settings.reserved_percent)),

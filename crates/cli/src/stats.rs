@@ -5,12 +5,17 @@ use tandemfs_fuse::control::{self, Request};
 
 use crate::arguments::StatsArguments;
 use crate::failure::{Failure, no_answer};
+use crate::openmetrics;
 use crate::output;
 use crate::umount;
 
 /// Shows the counters.
 pub fn run(arguments: &StatsArguments) -> Result<u8, Failure> {
     let mount = umount::find(&arguments.mountpoint)?;
+    if arguments.openmetrics {
+        let text = openmetrics::of_mount(&mount).map_err(|error| no_answer(&mount, &error))?;
+        return output::print(&text).map(|()| 0);
+    }
     let stats = control::ask(&mount, Request::Stats { reset: arguments.reset }).map_err(|error| no_answer(&mount, &error))?;
     if arguments.json {
         output::print_json(&stats)?;

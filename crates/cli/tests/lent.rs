@@ -266,3 +266,111 @@ fn regression_an_fsync_of_the_mount_makes_times_of_leased_stores_durable() {
     mount.unmount();
     succeeds(&["check", &image]);
 }
+
+/// A client appends in lent room; the mount asks for the size, reads, appends, cuts, maps, moves and removes, with the kernel's pages: each sees what the
+/// other has done. Then the daemon is killed while the end of the file is lent.
+#[test]
+fn what_clients_append_is_what_the_mount_reads() {
+    let place = Place::empty();
+    let memory = place.path("memory");
+    fs::File::create(&memory).and_then(|file| file.set_len(96 << 20)).expect("a file");
+    let device = format!("memory={memory}");
+    succeeds(&["mkfs", &device]);
+    let mount = place.mount_device(&device, "direct,direct_stores=54321");
+    let path = mount.path("log");
+    let client = Mount::connect_with(mount.root(), &Options { stores: true, ..Options::default() }).expect("let in");
+    let file = OpenOptions::new().read(true).append(true).create(true).open(&client, "log").expect("opened");
+    let by_mount = fs::File::options().read(true).append(true).open(&path).expect("opened");
+    let mut model = Vec::new();
+    let append = |model: &mut Vec<u8>, byte: u8, length: usize| {
+        model.extend(vec![byte; length]);
+        assert_eq!(file.append(&vec![byte; length]), Ok((length, model.len() as u64)));
+    };
+    let tails = |name: &str| mount.stats()["direct"]["clients"][0]["store_leases"][name].as_u64().expect("a number");
+    let mut held = 0;
+    for round in 0..80_u32 {
+        (0..60).for_each(|write| append(&mut model, (round + write) as u8, 1 + (write as usize * 7 + round as usize) % 150));
+        held += tails("tails_held");
+        let size = model.len() as u64;
+        match round % 8 {
+            0 => {
+                assert_eq!(fs::metadata(&path).expect("there").len(), size, "round {round}: the size by its name");
+                assert_eq!(by_mount.metadata().expect("open").len(), size, "round {round}: the size of a descriptor");
+            }
+            1 => {
+                let mut found = vec![0; 5000];
+                let from = size - size.min(3000);
+                let mut done = 0;
+                while let moved @ 1.. = by_mount.read_at(&mut found[done..], from + done as u64).expect("read") {
+                    done += moved;
+                }
+                assert!(found[..done] == model[from as usize..], "round {round}: a read by the mount");
+            }
+            2 => {
+                std::io::Write::write_all(&mut &by_mount, &[round as u8; 700]).expect("appended");
+                model.extend([round as u8; 700]);
+            }
+            3 => {
+                by_mount.set_len(size - 500).expect("cut");
+                model.truncate(size as usize - 500);
+            }
+            4 => {
+                by_mount.set_len(size + 5000).expect("grown");
+                model.resize(size as usize + 5000, 0);
+            }
+            5 => {
+                let program =
+                    "import mmap,sys; f=open(sys.argv[1],'r+b'); m=mmap.mmap(f.fileno(),0); print(len(m), m[-1]); m[-2]=77; m.flush()";
+                let said = run(std::process::Command::new("python3").args(["-c", program, &path.display().to_string()]));
+                let last = *model.last().expect("bytes");
+                assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), format!("{size} {last}"), "round {round}: a mapping");
+                model[size as usize - 2] = 77;
+            }
+            6 => {
+                let other = mount.path("other");
+                fs::rename(&path, &other).and_then(|()| fs::rename(&other, &path)).expect("moved");
+            }
+            _ => assert!(fs::read(&path).expect("read") == model, "round {round}: all of it by the mount"),
+        }
+        if round % 5 == 0 {
+            let mut found = vec![0; model.len() + 1];
+            assert_eq!(file.read_at(&mut found, 0), Ok(model.len()), "round {round}: the client");
+            assert!(found[..model.len()] == model, "round {round}: the client");
+        }
+    }
+    println!("{} tails, one in {held} of 80 rounds", tails("tails_lent"));
+    assert!(held > 10 && tails("taken_away") == 0);
+    assert!(fs::read(&path).expect("read") == model);
+    drop((client, file, by_mount));
+    mount.unmount();
+    succeeds(&["check", &device]);
+    let mount = place.mount_device(&device, "direct,direct_stores=54321");
+    assert!(fs::read(mount.path("log")).expect("read") == model);
+    // A copy of what was appended, and a daemon that is killed.
+    let client = Mount::connect_with(mount.root(), &Options { stores: true, ..Options::default() }).expect("let in");
+    let file = OpenOptions::new().append(true).open(&client, "log").expect("opened");
+    eventually("the end is lent when it is counted", || {
+        for _ in 0..1100 {
+            file.append(&[3; 30]).expect("appended");
+            model.extend([3; 30]);
+        }
+        mount.stats()["direct"]["clients"][0]["store_leases"]["tails_held"] == 1
+    });
+    mount.kill();
+    let mut after = 0;
+    let refused = (0..2_000_000).find_map(|_| match file.append(&[4; 10]) {
+        Ok(_) => {
+            after += 1;
+            None
+        }
+        Err(error) => Some(error),
+    });
+    assert_eq!(refused, Some(Error::Errno(Errno::NOTCONN)));
+    model.extend(vec![4; 10 * after]);
+    drop((client, file));
+    let mount = place.mount_device(&device, "direct");
+    let found = fs::read(mount.path("log")).expect("read");
+    assert!(found.starts_with(&model) && found.len() <= model.len() + 10, "{} B, {} and one on its way", found.len(), model.len());
+    mount.unmount();
+    succeeds(&["check", &device]);
+}

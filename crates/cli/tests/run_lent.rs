@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use support::{Mount, Place, run, start, succeeds, under_run};
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/lent.c");
@@ -34,6 +35,18 @@ impl Scene {
         let memory = place.path("memory");
         fs::File::create(&memory).and_then(|file| file.set_len(bytes)).expect("a file");
         let device = format!("memory={memory}");
+        Self::on(place, device, options)
+    }
+
+    /// On a drive whose domain is `adr`.
+    fn flushed(options: &str) -> Self {
+        let place = Place::empty();
+        let image = place.image();
+        succeeds(&["device", "create", &image, "--profile", "optane", "--memory", "96M"]);
+        Self::on(place, image, options)
+    }
+
+    fn on(place: Place, device: String, options: &str) -> Self {
         succeeds(&["mkfs", &device]);
         let mount = place.mount_device(&device, options);
         let program = place.path("lent");
@@ -141,6 +154,25 @@ fn what_a_program_stores_is_what_the_mount_writes() {
     scene.end();
 }
 
+/// Appends by every call, by descriptors with and without O_APPEND, and what else is done with a log. Real descriptors grow by the mount alone ([PRL9]).
+#[test]
+fn what_a_program_appends_is_what_the_mount_appends() {
+    let scene = Scene::new(STORES);
+    for (options, stores) in [(&["--stores", "--placeholders"][..], true), (&["--stores", "--real"], false), (&["--placeholders"], false)] {
+        let look = || {
+            let of = |path: &[&str]| scene.count(path);
+            let (tails, writes) = (of(&["store_leases", "tails_lent"]), of(&["operations", "write"]));
+            println!("{options:?}: {tails} tails, {writes} writes by requests");
+            assert!(
+                if stores { tails > 14 && writes < 3000 } else { tails == 0 },
+                "{options:?}: {tails} tails, {writes} writes by requests"
+            );
+        };
+        assert_eq!(held_against_mount(&scene, "appends", options, "", look), Ok(()), "{options:?}");
+    }
+    scene.end();
+}
+
 /// Who does not ask for it, or is not trusted with it, stores nothing; reads are loads where that is lent.
 #[test]
 fn who_does_not_ask_stores_nothing() {
@@ -154,6 +186,41 @@ fn who_does_not_ask_stores_nothing() {
             assert_eq!(of(&["operations", "lend"]) > 0, loads, "{mount} {options}");
         };
         assert_eq!(held_against_mount(&scene, "overwrites", &[options], "", look), Ok(()), "{mount} {options}");
+        scene.end();
+    }
+}
+
+/// [STR2], [APN1] of the client: a program on a drive of the domain `adr` flushes each line that it stores, and fences, by itself: an overwrite at least once, an
+/// append before the word and behind it. Its instructions are counted.
+#[test]
+fn lines_are_flushed_where_the_domain_asks_for_it() {
+    const COUNTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scripts/flushes.py");
+    for is_flushed in [true, false] {
+        let scene = if is_flushed { Scene::flushed(STORES) } else { Scene::new(STORES) };
+        let directory = scene.directory("flushes");
+        let mut command = scene.under(&["--stores"]);
+        command.env("PAUSES", "1").args([&scene.program, "flushes", &directory]);
+        let mut child = start(command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped())).expect("run");
+        Scene::paused(&mut child).expect("pauses");
+        let held = (scene.count(&["store_leases", "held"]), scene.count(&["store_leases", "tails_held"]));
+        assert_eq!(held, (2, 1));
+        let mut counter = Command::new("python3");
+        let mut counter = start(counter.args([COUNTER, &child.id().to_string()]).stdout(Stdio::piped())).expect("python3");
+        let mut lines = BufReader::new(counter.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+        assert_eq!(lines.next().as_deref(), Some("attached"));
+        assert_eq!(Scene::ended(child), "done\n");
+        let counts: Vec<serde_json::Value> = lines.map(|line| serde_json::from_str(&line).expect("JSON")).collect();
+        counter.wait().expect("ended");
+        println!("flushed {is_flushed}: {counts:?}");
+        let of = |part: usize, name: &str| counts[part][name].as_u64().expect("a number");
+        assert_eq!(counts.len(), 2);
+        match is_flushed {
+            true => {
+                assert!(of(0, "flush") >= 64 && of(0, "sfence") >= 1, "a page of 64 lines");
+                assert!(of(1, "flush") >= 3 && of(1, "sfence") >= 2, "100 B and a word");
+            }
+            false => assert!((0..2).all(|part| of(part, "flush") + of(part, "sfence") + of(part, "movnti") == 0)),
+        }
         scene.end();
     }
 }
@@ -209,10 +276,20 @@ fn has_acknowledged(directory: &str, last: u64) {
     }
 }
 
-/// Kills a program that acknowledges, or the daemon below it, at several moments, and looks what is there.
-fn killed_again_and_again(part: &str, is_lent: impl Fn(&Scene) -> bool) {
+/// Records of the file `log`: all that were acknowledged, in order, whole, and at most the one that was on its way.
+fn log_has_acknowledged(directory: &str, last: u64) {
+    let bytes = fs::read(format!("{directory}/log")).expect("read");
+    let (records, rest) = bytes.as_chunks::<40>();
+    assert!(rest.is_empty() && (last..=last + 1).contains(&(records.len() as u64)), "{} B for {last} records", bytes.len());
+    for (record, number) in records.iter().zip(1_u64..) {
+        assert!(record.as_chunks().0.iter().all(|word| u64::from_le_bytes(*word) == number), "record {number} of {last}: {record:?}");
+    }
+}
+
+/// Kills a program that acknowledges, or the daemon below it, or that while the program is stopped, at several moments, and looks what is there.
+fn killed_again_and_again(part: &str, is_lent: impl Fn(&Scene) -> bool, has_acknowledged: fn(&str, u64)) {
     let mut scene = Scene::new(STORES);
-    for round in 0..8_u64 {
+    for round in 0..12_u64 {
         let directory = scene.directory("killed");
         let mut command = scene.under(&["--stores"]);
         let mut child = start(command.args([&scene.program, part, &directory]).stdout(Stdio::piped())).expect("run");
@@ -225,6 +302,10 @@ fn killed_again_and_again(part: &str, is_lent: impl Fn(&Scene) -> bool) {
             let Scene { place, device, mount, program } = scene;
             let unread = std::thread::scope(|scope| {
                 let rest = scope.spawn(|| numbers.last());
+                if round % 4 == 3 {
+                    let process = Pid::from_raw(child.id() as i32).expect("a process");
+                    kill_process(process, Signal::STOP).expect("stopped");
+                }
                 mount.kill();
                 std::thread::sleep(Duration::from_millis(20));
                 child.kill().expect("killed");
@@ -247,12 +328,17 @@ fn killed_again_and_again(part: &str, is_lent: impl Fn(&Scene) -> bool) {
 /// What was acknowledged is there when the program, or the daemon, is killed while it stores.
 #[test]
 fn what_was_acknowledged_is_there_after_a_kill() {
-    killed_again_and_again("acknowledges", |scene| scene.count(&["store_leases", "lent"]) > 0);
+    killed_again_and_again("acknowledges", |scene| scene.count(&["store_leases", "lent"]) > 0, has_acknowledged);
+}
+
+#[test]
+fn what_was_appended_is_there_after_a_kill() {
+    killed_again_and_again("appends_acknowledge", |scene| scene.count(&["store_leases", "tails_lent"]) > 0, log_has_acknowledged);
 }
 
 #[test]
 fn what_was_acknowledged_by_a_mapping_is_there_after_a_kill() {
-    killed_again_and_again("maps_acknowledge", |scene| scene.count(&["mappings_for_stores"]) == 1);
+    killed_again_and_again("maps_acknowledge", |scene| scene.count(&["mappings_for_stores"]) == 1, has_acknowledged);
 }
 
 /// [PRL20]
@@ -337,6 +423,17 @@ fn programs_that_map_their_files_do_the_same() {
 #[test]
 #[ignore = "a measurement"]
 fn cost() {
+    costs("cost");
+}
+
+/// The same of appends of 100 B.
+#[test]
+#[ignore = "a measurement"]
+fn appending_cost() {
+    costs("cost_of_appends");
+}
+
+fn costs(part: &str) {
     let scene = Scene::new(STORES);
     let by_mount = Command::new(&scene.program);
     let mut ways = [("mount", by_mount), ("requests", scene.under(&[])), ("leases", scene.under(&["--stores"]))];
@@ -345,10 +442,10 @@ fn cost() {
     });
     for _ in 0..3 {
         for (name, command) in &mut ways {
-            let directory = scene.directory(&format!("cost-{name}"));
+            let directory = scene.directory(&format!("{part}-{name}"));
             let output = run(Command::new(command.get_program())
                 .args(command.get_args())
-                .args(["cost", &directory])
+                .args([part, &directory])
                 .envs(command.get_envs().filter_map(|(name, value)| Some((name, value?)))));
             println!("{name}:\n{}", String::from_utf8_lossy(&output.stdout));
         }

@@ -9,8 +9,8 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use rustix::io::Errno;
 use tandemfs_device::{LentZone, StoreZone};
 use tandemfs_protocol::{
-    Handle, LENT_RANGE_BYTES, LENT_RANGES_MAX, LENT_WINDOW_BYTES, LentRange, MAPPED_RANGES_MAX, Number, Operation, Outcome, StoreLease,
-    TEXT_BYTES_MAX, TRANSFER_BYTES_MAX, Text,
+    Handle, LENT_RANGE_BYTES, LENT_RANGES_MAX, LENT_TAIL_BYTES, LENT_WINDOW_BYTES, LentRange, LentTail, MAPPED_RANGES_MAX, Number,
+    Operation, Outcome, StoreLease, TEXT_BYTES_MAX, TRANSFER_BYTES_MAX, Text,
 };
 use tandemfs_ring::{Answer, Attributes, Buffer, Client, NAME_BYTES_MAX, PAGE_BYTES, Range, Request, SLOTS_MAX, Seen, Slot};
 
@@ -22,6 +22,7 @@ use crate::lent::Lent;
 use crate::lent_stores::Stores;
 use crate::mapping::Mapped;
 use crate::mutant::{self, Mutant};
+use crate::tail::{Stored, Tail, Where};
 use crate::{Error, Options, Result};
 
 /// Most shared memory that a slot keeps between calls, for texts and small data.
@@ -153,9 +154,63 @@ impl Connection {
         };
         // A daemon that lends nothing, or says what no daemon says, is asked to write.
         let lent = ask().unwrap_or_default();
-        if let Some(lease) = stores.keep(handle, offset, lent).and_then(StoreLease::number) {
+        self.give_back(stores.keep(handle, offset, lent));
+    }
+
+    /// A lease that there is no place for.
+    fn give_back(&self, lease: Option<StoreLease>) {
+        if let Some(lease) = lease.and_then(StoreLease::number) {
             let _ended = self.begin().and_then(|mut call| call.send(&Operation::ReturnStores { lease }));
         }
+    }
+
+    /// Writes bytes of an open file by its tail, all of them, if they are lent; the offset behind them.
+    ///
+    /// # Errors
+    /// It is not known whether they were appended.
+    #[inline]
+    pub(crate) fn store_by(&self, tail: &Tail, place: Where, from: &[u8]) -> Result<Option<u64>> {
+        let stored = match self.stores.as_ref().filter(|_| tail.may_have(place)).and_then(RwLock::try_read).as_deref() {
+            Some(Some(stores)) => tail.store(stores.access(), &self.ring, place, from),
+            _ => Stored::Nothing,
+        };
+        match stored {
+            Stored::All(reached) => Ok(Some(reached)),
+            Stored::Nothing => Ok(None),
+            Stored::TakenAway(lease, reached) => self.counts(lease, reached), // [APN2] of `tail.rs`
+        }
+    }
+
+    /// Whether appends up to an offset count, by a lease that was taken away.
+    #[cold]
+    fn counts(&self, lease: StoreLease, reached: u64) -> Result<Option<u64>> {
+        let lease = lease.number().ok_or(Errno::IO)?;
+        let size = self.begin()?.send(&Operation::Appended { lease })?.value;
+        Ok((size >= reached).then_some(reached))
+    }
+
+    /// Loads bytes of an open file that may be read by its tail, up to the end of the file; how many.
+    #[inline]
+    pub(crate) fn load_by(&self, tail: &Tail, offset: u64, into: &mut [u8]) -> Option<usize> {
+        let stores = self.stores.as_ref().filter(|_| tail.may_have(Where::At(offset)))?.try_read()?;
+        tail.load(stores.as_ref()?.access(), &self.ring, offset, into)
+    }
+
+    /// Bytes were appended by a request: perhaps the tail is asked for, so that the next ones can be stored.
+    pub(crate) fn was_appended(&self, handle: Handle, tail: &Tail, length: usize) {
+        let Some(stores) = self.stores.as_ref().and_then(RwLock::try_read) else { return };
+        let Some(stores) = stores.as_ref().filter(|stores| tail.is_wanted(&stores.access().leases, length)) else { return };
+        let ask = || -> Result<_> {
+            let mut call = self.begin()?;
+            let into = call.room(LENT_TAIL_BYTES)?;
+            let answer = call.send(&Operation::LendTail { handle, into: into.range })?;
+            let bytes = call.returned(&answer, into)?;
+            if bytes.is_empty() {
+                return Ok(None);
+            }
+            Ok(Some((StoreLease::decode(answer.further)?, LentTail::decode(&bytes, stores.zone_bytes())?)))
+        };
+        self.give_back(tail.keep(ask().unwrap_or_default()));
     }
 
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {

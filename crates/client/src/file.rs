@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::OFlags;
@@ -19,6 +19,7 @@ use crate::known::KnownStart;
 use crate::mapping::Mapping;
 use crate::mutant::{self, Mutant};
 use crate::subject::{Name, Target};
+use crate::tail::{Tail, Where};
 use crate::tree::{names_of, sealed::Base};
 use crate::{Error, Result};
 
@@ -37,9 +38,13 @@ pub struct File {
     handle: Handle,
     /// It may be read.
     reads: bool,
+    /// It has O_APPEND.
+    appends: AtomicBool,
     is_open: AtomicBool,
     /// It had so many bytes when it was opened, or when this wrote or cut it last: writes inside overwrite, as far as that is known here.
     end: AtomicU64,
+    /// Its end, where that is lent.
+    tail: Tail,
     /// While this is so, all data of the file are durable ([STR9] of `lent_stores.rs`).
     synced: RwLock<Seen>,
     /// What came with the answer, of a directory.
@@ -70,10 +75,12 @@ fn in_pieces(length: usize, mut piece: impl FnMut(usize) -> Result<(usize, usize
 impl File {
     /// Opened, with so many bytes.
     pub(crate) fn new(connection: Arc<Connection>, handle: Handle, flags: i32, bytes: u64, listed: Option<FirstEntries>) -> Self {
-        let access = OFlags::from_bits_retain(flags.cast_unsigned()) & OFlags::ACCMODE;
+        let flags = OFlags::from_bits_retain(flags.cast_unsigned());
+        let access = flags & OFlags::ACCMODE;
         let reads = access == OFlags::RDONLY || access == OFlags::RDWR;
-        let (end, is_open) = (AtomicU64::new(bytes), AtomicBool::new(true));
-        Self { connection, handle, reads, is_open, end, synced: RwLock::default(), listed: Mutex::new(listed) }
+        let (end, is_open, appends) = (AtomicU64::new(bytes), AtomicBool::new(true), AtomicBool::new(flags.contains(OFlags::APPEND)));
+        let (tail, synced, listed) = (Tail::default(), RwLock::default(), Mutex::new(listed));
+        Self { connection, handle, reads, appends, is_open, end, tail, synced, listed }
     }
 
     pub(crate) fn handle(&self) -> Handle {
@@ -119,9 +126,11 @@ impl File {
         in_pieces(length, |done| {
             let offset = offset_of(offset.checked_add(done as u64).ok_or(Errno::INVAL)?)?;
             let part = (length - done).min(self.connection.transfer_bytes as usize);
-            if (self.reads || mutant::on(Mutant::LoadsUnread))
-                && self.connection.load_leased(self.handle, offset.cast_unsigned(), &mut into[done..done + part]).is_some()
-            {
+            let reads = self.reads || mutant::on(Mutant::LoadsUnread);
+            if reads && let Some(moved) = self.connection.load_by(&self.tail, offset.cast_unsigned(), &mut into[done..done + part]) {
+                return Ok((moved, part)); // [APN6] of `tail.rs`
+            }
+            if reads && self.connection.load_leased(self.handle, offset.cast_unsigned(), &mut into[done..done + part]).is_some() {
                 return Ok((part, part)); // [STR4] of `lent_stores.rs`
             }
             if self.connection.load(self.handle, offset.cast_unsigned(), &mut into[done..done + part]).is_some() {
@@ -256,13 +265,22 @@ impl File {
 
     fn write(&self, from: &[u8], flags: ReadWriteFlags, unless: Unless, offset_at: impl Fn(usize) -> Option<u64>) -> Result<(usize, u64)> {
         let from = &from[..from.len().min(CALL_BYTES_MAX)];
-        let is_plain = (flags - ReadWriteFlags::DSYNC).is_empty();
+        let own = flags - ReadWriteFlags::DSYNC;
+        let appends = own == ReadWriteFlags::APPEND || self.appends.load(Acquire);
+        let is_stored = own.is_empty() || own == ReadWriteFlags::APPEND;
+        let may_grow = is_stored && !unless.grows;
         let flags = flags.bits().cast_signed();
         let mut end = 0;
         let done = in_pieces(from.len(), |done| {
             let offset = offset_of(offset_at(done).ok_or(Errno::FBIG)?)?;
             let part = (from.len() - done).min(self.connection.transfer_bytes as usize);
-            if is_plain && self.connection.store(self.handle, offset.cast_unsigned(), &from[done..done + part]).is_some() {
+            let place = if appends { Where::End } else { Where::At(offset.cast_unsigned()) };
+            if may_grow && let Some(reached) = self.connection.store_by(&self.tail, place, &from[done..done + part])? {
+                end = reached;
+                self.end.fetch_max(reached, Relaxed);
+                return Ok((part, part)); // [APN1] of `tail.rs`
+            }
+            if is_stored && !appends && self.connection.store(self.handle, offset.cast_unsigned(), &from[done..done + part]).is_some() {
                 return Ok((part, part));
             }
             let mut call = self.connection.begin()?;
@@ -273,10 +291,14 @@ impl File {
             end = answer.further;
             let moved = Outcome::bytes(&answer, piece.range)? as usize;
             drop(call);
-            let reached = offset.cast_unsigned().saturating_add(moved as u64);
-            let is_overwrite = self.end.fetch_max(reached, Relaxed) >= reached || mutant::on(Mutant::GrowthLeased);
-            if is_plain && moved == asked && is_overwrite && moved <= OVERWRITE_BYTES_MAX {
-                self.connection.was_written(self.handle, offset.cast_unsigned(), moved); // [STR6]
+            let begun = if appends { end.saturating_sub(moved as u64) } else { offset.cast_unsigned() };
+            let before = self.end.fetch_max(begun.saturating_add(moved as u64), Relaxed);
+            if may_grow && moved == asked && (appends || begun == before) {
+                self.connection.was_appended(self.handle, &self.tail, moved); // [APN7] of `tail.rs`
+            }
+            let is_overwrite = !appends && before >= begun.saturating_add(moved as u64) || mutant::on(Mutant::GrowthLeased);
+            if is_stored && moved == asked && is_overwrite && moved <= OVERWRITE_BYTES_MAX {
+                self.connection.was_written(self.handle, begun, moved); // [STR6]
             }
             Ok((moved, asked))
         })?;
@@ -434,7 +456,11 @@ impl File {
     /// # Errors
     /// As fcntl(2).
     pub fn set_flags(&self, flags: i32) -> Result<()> {
-        self.send(&Operation::SetFlags { handle: self.handle, flags }).map(drop)
+        self.send(&Operation::SetFlags { handle: self.handle, flags })?;
+        if !mutant::on(Mutant::AppendFlagKept) {
+            self.appends.store(OFlags::from_bits_retain(flags.cast_unsigned()).contains(OFlags::APPEND), Release); // [APN5] of `tail.rs`
+        }
+        Ok(())
     }
 
     /// A descriptor of the mount for this file, with the same access and flags and an offset of its own. Also of a file without a name.

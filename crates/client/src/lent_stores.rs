@@ -32,6 +32,7 @@ use tandemfs_ring::{Client, LeaseToken, Leases};
 
 use crate::lent::spread;
 use crate::mutant::{self, Mutant};
+use crate::store_access::{StoreAccess, Zone};
 
 const SETS: usize = 64;
 const WAYS: usize = 4;
@@ -42,53 +43,6 @@ const WANTED_MAX: u32 = 1024;
 const USES: u32 = 64;
 /// How long a thread waits for others that have its window: longer than they need for all of it ([STR3]).
 const WINDOW_WAIT: Duration = Duration::from_millis(2);
-
-/// The memory zone, as far as stores need it.
-pub(crate) trait Zone {
-    /// Its length in bytes.
-    fn length(&self) -> u64;
-    /// Loads bytes; none where that fails.
-    fn load(&self, at: u64, into: &mut [u8]) -> Option<()>;
-    /// Stores bytes; none where that fails.
-    fn store(&self, at: u64, from: &[u8]) -> Option<()>;
-    /// The same past the CPU's caches, as far as that goes.
-    fn store_streaming(&self, at: u64, from: &[u8]) -> Option<()>;
-    /// Begins to flush what was stored.
-    fn flush(&self, at: u64, length: u64);
-    /// Waits until what was flushed, or stored past the caches, is durable.
-    fn fence(&self);
-}
-
-impl Zone for Mapping {
-    fn length(&self) -> u64 {
-        self.length()
-    }
-
-    #[inline]
-    fn load(&self, at: u64, into: &mut [u8]) -> Option<()> {
-        self.load(at, into).ok()
-    }
-
-    #[inline]
-    fn store(&self, at: u64, from: &[u8]) -> Option<()> {
-        self.store(at, from).ok()
-    }
-
-    #[inline]
-    fn store_streaming(&self, at: u64, from: &[u8]) -> Option<()> {
-        self.store_streaming(at, from).ok()
-    }
-
-    #[inline]
-    fn flush(&self, at: u64, length: u64) {
-        self.flush(at, length);
-    }
-
-    #[inline]
-    fn fence(&self) {
-        self.fence();
-    }
-}
 
 /// What the daemon has lent.
 #[derive(Debug)]
@@ -185,9 +139,7 @@ impl Set {
 /// The memory zone for stores, the lease words, and the windows that the connection has leases of.
 #[derive(Debug)]
 pub(crate) struct Stores<Z = Mapping> {
-    zone: Z,
-    needs_flush: bool,
-    leases: Leases,
+    access: StoreAccess<Z>,
     sets: Box<[OnceLock<Box<RwLock<Set>>>]>,
 }
 
@@ -200,11 +152,15 @@ fn window_of(offset: u64, length: usize) -> Option<u64> {
 
 impl<Z: Zone> Stores<Z> {
     pub(crate) fn new(zone: Z, needs_flush: bool, leases: Leases) -> Self {
-        Self { zone, needs_flush, leases, sets: (0..SETS).map(|_| OnceLock::new()).collect() }
+        Self { access: StoreAccess::new(zone, needs_flush, leases), sets: (0..SETS).map(|_| OnceLock::new()).collect() }
     }
 
     pub(crate) fn zone_bytes(&self) -> u64 {
-        self.zone.length()
+        self.access.zone.length()
+    }
+
+    pub(crate) fn access(&self) -> &StoreAccess<Z> {
+        &self.access
     }
 
     fn set(&self, handle: Handle, number: u64) -> &OnceLock<Box<RwLock<Set>>> {
@@ -222,26 +178,12 @@ impl<Z: Zone> Stores<Z> {
             return None; // [STR8]
         }
         let _order = if mutant::on(Mutant::StoresUnordered) { None } else { Some(window.order.try_write_for(WINDOW_WAIT)?) };
-        let inside = self.leases.enter(lease.token)?;
-        let stored = lease.parts(offset, from.len(), |at, part| self.put(at, &from[part]));
-        if self.needs_flush && !mutant::on(Mutant::StoresUnfenced) {
-            self.zone.fence(); // [STR2]
-        }
+        let inside = self.access.leases.enter(lease.token)?;
+        let stored = lease.parts(offset, from.len(), |at, part| self.access.put(at, &from[part]));
+        self.access.persist(); // [STR2]
         let counts = inside.leave() || mutant::on(Mutant::TakenStoresCount);
         window.is_used();
         stored.filter(|()| counts) // [STR1]
-    }
-
-    #[inline]
-    fn put(&self, at: u64, bytes: &[u8]) -> Option<()> {
-        if !self.needs_flush {
-            return self.zone.store(at, bytes);
-        }
-        self.zone.store_streaming(at, bytes)?;
-        if !mutant::on(Mutant::StoresUnflushed) {
-            self.zone.flush(at, bytes.len() as u64);
-        }
-        Some(())
     }
 
     /// Loads bytes of an open file that may be read, all of them, if they lie in a leased window ([STR4]).
@@ -255,8 +197,8 @@ impl<Z: Zone> Stores<Z> {
             return None;
         }
         let _order = window.order.try_read_for(WINDOW_WAIT)?;
-        let inside = self.leases.enter_to_load(lease.token)?;
-        let loaded = lease.parts(offset, into.len(), |at, part| self.zone.load(at, &mut into[part]));
+        let inside = self.access.leases.enter_to_load(lease.token)?;
+        let loaded = lease.parts(offset, into.len(), |at, part| self.access.zone.load(at, &mut into[part]));
         loaded.filter(|()| inside.leave())
     }
 
@@ -268,11 +210,11 @@ impl<Z: Zone> Stores<Z> {
             let Some(set) = lock.try_read() else { return false };
             if let Some(window) = set.find(handle, number) {
                 let wanted = if window.uses.load(Relaxed) >= USES { WANTED_MIN } else { window.wanted };
-                return !window.is_leased(&self.leases) && window.misses.fetch_add(1, Relaxed) + 1 >= wanted;
+                return !window.is_leased(&self.access.leases) && window.misses.fetch_add(1, Relaxed) + 1 >= wanted;
             }
         }
         if let Some(mut set) = lock.try_write() {
-            set.place(&self.leases, handle, number);
+            set.place(&self.access.leases, handle, number);
         }
         false
     }
@@ -282,7 +224,7 @@ impl<Z: Zone> Stores<Z> {
         let number = offset / LENT_WINDOW_BYTES;
         let returned = lent.as_ref().map(|(lease, _)| *lease);
         let Some(mut set) = self.set(handle, number).get_or_init(Box::default).try_write_for(WINDOW_WAIT) else { return returned };
-        let Some(window) = set.place(&self.leases, handle, number) else { return returned };
+        let Some(window) = set.place(&self.access.leases, handle, number) else { return returned };
         let is_worth_while = *window.uses.get_mut() >= USES;
         window.wanted = if is_worth_while { WANTED_MIN } else { (2 * window.wanted).min(WANTED_MAX) };
         window.lease = lent.map(|(lease, ranges)| Lease { token: lease.0, ranges: ranges.into() });
@@ -298,11 +240,11 @@ mod tests {
 
     use parking_lot::Mutex;
     use tandemfs_device::StoreZone;
-    use tandemfs_ring::{Arena, Doorbell, LeaseWords, Sizes, VersionWords, Versions};
+    use tandemfs_ring::{Arena, LeaseWords};
 
     use super::*;
+    use crate::store_access::weak::{PAGE, Weak, living};
 
-    const PAGE: u64 = 4096;
     fn handle(number: u64) -> Handle {
         Handle::of(number).expect("a number")
     }
@@ -318,9 +260,7 @@ mod tests {
         let (zone, _hold) = StoreZone::of(&file, 0, 16 * PAGE, 0).expect("opened");
         let words = LeaseWords::new().expect("made");
         let stores = Stores::new(zone.map().expect("mapped"), true, Leases::map(words.file()).expect("mapped"));
-        let arena = Arena::new(Sizes { slots: 1, data_bytes: PAGE }, Doorbell::Futex).expect("made");
-        let ring = Client::map(arena.descriptors().arena, arena.descriptors().words, None, None).expect("mapped");
-        ring.set_versions(Versions::map(VersionWords::new().expect("made").file()).expect("mapped"));
+        let (ring, arena) = living();
         (ring, stores, words, file, arena)
     }
 
@@ -357,53 +297,6 @@ mod tests {
         assert_eq!(at(7, 0, 1), [6]);
     }
 
-    type Ranges = Vec<Range<u64>>;
-
-    /// Memory of which only what was flushed and fenced survives, and something that happens at each store.
-    struct Weak<F> {
-        bytes: Mutex<Vec<u8>>,
-        /// Bytes that were stored, and flushed, and not yet fenced.
-        lines: Mutex<(Ranges, Ranges)>,
-        at_stores: F,
-    }
-
-    impl<F: Fn()> Weak<F> {
-        fn new(at_stores: F) -> Self {
-            Self { bytes: Mutex::new(vec![0; 16 * PAGE as usize]), lines: Mutex::default(), at_stores }
-        }
-    }
-
-    impl<F: Fn()> Zone for Weak<F> {
-        fn length(&self) -> u64 {
-            16 * PAGE
-        }
-
-        fn load(&self, at: u64, into: &mut [u8]) -> Option<()> {
-            into.copy_from_slice(&self.bytes.lock()[at as usize..][..into.len()]);
-            Some(())
-        }
-
-        fn store(&self, at: u64, from: &[u8]) -> Option<()> {
-            (self.at_stores)();
-            self.bytes.lock()[at as usize..][..from.len()].copy_from_slice(from);
-            self.lines.lock().0.push(at..at + from.len() as u64);
-            Some(())
-        }
-
-        fn store_streaming(&self, at: u64, from: &[u8]) -> Option<()> {
-            self.store(at, from)
-        }
-
-        fn flush(&self, at: u64, length: u64) {
-            let (stored, flushed) = &mut *self.lines.lock();
-            flushed.extend(stored.extract_if(.., |range| at <= range.start && range.end <= at + length));
-        }
-
-        fn fence(&self) {
-            self.lines.lock().1.clear();
-        }
-    }
-
     /// [STR2]
     #[test]
     fn what_counts_is_flushed_and_fenced() {
@@ -413,7 +306,7 @@ mod tests {
             let stores = Stores::new(Weak::new(|| {}), true, Leases::map(words.file()).expect("mapped"));
             stores.keep(handle(1), 0, Some((StoreLease(lease.token()), vec![range(0, 7, PAGE), range(1, 2, PAGE)])));
             assert_eq!(stores.store(&ring, handle(1), 100, &[5; 5000]), Some(()));
-            let lines = stores.zone.lines.lock();
+            let lines = stores.access.zone.lines.lock();
             lines.0.is_empty() && lines.1.is_empty()
         }
         let _alone = mutant::ALONE.lock();

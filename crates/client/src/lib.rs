@@ -13,7 +13,8 @@
 //! [`File::read_at`] then loads bytes there, which are neither copied by the daemon nor asked for.
 //!
 //! One that is trusted with the whole drive (`-o direct_stores=GROUP`, [`Options::stores`]) stores what it overwrites again and again to the file's own
-//! pages, under leases that end as soon as somebody else wants the bytes.
+//! pages, under leases that end as soon as somebody else wants the bytes. A file that it appends to again and again, in small pieces, it appends to in room
+//! that is lent behind the end.
 //!
 //! With [`Options::maps`] it maps ranges of files that lie there ([`File::map`]): loads of the file's own pages, by huge pages where they lie in a row.
 //!
@@ -79,7 +80,9 @@ mod mutant;
 pub mod mutant;
 mod open_options;
 mod shared;
+mod store_access;
 mod subject;
+mod tail;
 mod tree;
 
 pub use buffer::Buffer;

@@ -44,6 +44,22 @@ pub enum Mutant {
     SyncNotCompared,
     /// [STR7]: the zone stays mapped when the connection has ended.
     ZoneKept,
+    /// [APN1]: the word says that bytes are the file's before they are.
+    WordBeforeBytes,
+    /// [APN1]: the word is not flushed.
+    WordUnflushed,
+    /// [APN2]: what was appended counts although the lease was taken away.
+    TakenAppendsCount,
+    /// [APN2]: what was appended is appended again when the lease was taken away.
+    TakenAppendsAgain,
+    /// [APN3]: an append begins where the one before it began.
+    EndForgotten,
+    /// [APN4]: more is appended than there is room for.
+    RoomExceeded,
+    /// [APN5]: O_APPEND is what it was when the file was opened.
+    AppendFlagKept,
+    /// [APN7]: a file that is written in long pieces gets a tail.
+    LongAppendsCount,
     /// [CMP1]: the daemon is not told that a mapping is gone.
     UnmapNotTold,
     /// [CMP4]: lines that need it are not flushed.

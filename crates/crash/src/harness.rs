@@ -9,8 +9,8 @@ use tandemfs_format::inode::file_type;
 use tandemfs_format::superblock::Superblock;
 use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, SECTOR_BYTES, Sector};
 use tandemfs_fs::{
-    ALIGNED_ATTRIBUTE, AllocateMode, Engine, Error, FileSystem, FormatOptions, HOME_ATTRIBUTE, Home, MountOptions, NewInode, ReadOptions,
-    RenameMode, SeekTo, SetAttributes, SetExtendedAttribute, SetTime, WriteOptions, make_file_system, read_superblock,
+    ALIGNED_ATTRIBUTE, AllocateMode, Engine, Error, FileSystem, FormatOptions, HOME_ATTRIBUTE, Home, Kept, MountOptions, NewInode,
+    ReadOptions, RenameMode, SeekTo, SetAttributes, SetExtendedAttribute, SetTime, WriteOptions, make_file_system, read_superblock,
 };
 use zerocopy::IntoBytes;
 
@@ -249,7 +249,8 @@ impl Harness {
     /// A write as it arrives in the mode. Returns the number of bytes written.
     fn write(&self, inode: InodeNumber, offset: u64, data: &[u8]) -> Result<u64, Error> {
         if !self.write_back_cache || data.is_empty() {
-            return self.fs.write(inode, offset, data, WriteOptions::default()).map(|done| done as u64);
+            let options = WriteOptions { kept: true, ..WriteOptions::default() };
+            return self.fs.write(inode, offset, data, options).map(|done| done as u64);
         }
         let found = self.fs.attributes(inode)?;
         if found.mode & file_type::MASK != file_type::REGULAR {
@@ -258,7 +259,7 @@ impl Harness {
         let end = offset + data.len() as u64;
         let start = offset / CACHE_PAGE_BYTES * CACHE_PAGE_BYTES;
         let mut pages = vec![0; (end.next_multiple_of(CACHE_PAGE_BYTES).min(found.size.max(end)) - start) as usize];
-        self.fs.read_with(inode, start, &mut pages, ReadOptions { keep_pages: true })?;
+        self.fs.read_with(inode, start, &mut pages, ReadOptions { kept: Kept::ToCompare })?;
         pages[(offset - start) as usize..(end - start) as usize].copy_from_slice(data);
         let options = WriteOptions { keep_times: true, compare: true, ..WriteOptions::default() };
         let done = self.fs.write(inode, start, &pages, options)? as u64;
@@ -304,7 +305,7 @@ impl Harness {
             }
             Operation::Append(path, length, seed) => {
                 let inode = self.resolve(path)?;
-                let options = WriteOptions { append: true, ..WriteOptions::default() };
+                let options = WriteOptions { append: true, kept: true, ..WriteOptions::default() };
                 return self.fs.write(inode, 0, &fill(seed, length as usize), options).map(|done| done as u64);
             }
             Operation::Truncate(path, size) => {

@@ -11,7 +11,9 @@ use std::sync::{Mutex, PoisonError};
 
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{AllocateMode, Error, FileSystem, NewInode, SetAttributes, SetExtendedAttribute, WriteOptions, no_wait};
+use tandemfs_fs::{
+    AllocateMode, Error, FileSystem, Kept, NewInode, ReadOptions, SetAttributes, SetExtendedAttribute, WriteOptions, no_wait,
+};
 
 use crate::harness::{move_homes, set_aligned, set_home};
 use crate::model::{DEFAULT_LIST, Model, Refusal, default_list, link_target};
@@ -285,7 +287,7 @@ impl Bound {
             fs.create(parent, name, &NewInode { mode, uid: 1, gid: 2, rdev: 0, target }).map(drop)
         };
         let written = |inode, offset, length: u32, seed, append| {
-            let options = WriteOptions { append, ..WriteOptions::default() };
+            let options = WriteOptions { append, kept: true, ..WriteOptions::default() };
             fs.write(inode, offset, &fill(seed, length as usize), options).map(|done| done as u64)
         };
         let done = match *operation {
@@ -401,7 +403,7 @@ impl Bound {
 
 fn read(fs: &FileSystem, inode: InodeNumber, offset: u64, length: u32) -> Result<Answer, Error> {
     let mut bytes = vec![0; length as usize];
-    let done = fs.read(inode, offset, &mut bytes)?;
+    let done = fs.read_with(inode, offset, &mut bytes, ReadOptions { kept: Kept::Here })?;
     bytes.truncate(done);
     Ok(Answer::Bytes(bytes))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{Error, FileSystem};
+use tandemfs_fs::{Error, FileSystem, Kept, ReadOptions};
 
 /// The object at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,7 +154,9 @@ pub fn attributes(fs: &FileSystem, inode: InodeNumber) -> Result<Attributes, Err
 /// Bytes of one step of a sequential reader; no part of a sector, so that steps cross them.
 const SEQUENTIAL_BYTES: usize = 7001;
 
-/// All bytes of a file.
+const KEPT: ReadOptions = ReadOptions { kept: Kept::Here };
+
+/// All bytes of a file: those in host memory, as far as they are there, which must be those of the drive.
 ///
 /// # Errors
 /// What the file system says, or `InvalidArgument` where a read is short or bytes beyond the end are touched.
@@ -162,15 +164,16 @@ pub fn content(fs: &FileSystem, inode: InodeNumber) -> Result<Vec<u8>, Error> {
     const GUARD: u8 = 0xa5;
     let size = fs.attributes(inode)?.size as usize;
     let mut bytes = vec![GUARD; size + 16];
-    let length = fs.read(inode, 0, &mut bytes)?;
+    let length = fs.read_with(inode, 0, &mut bytes, KEPT)?;
     if length != size || bytes[size..] != [GUARD; 16] {
         return Err(Error::InvalidArgument("a read that is short, or goes beyond the end"));
     }
     bytes.truncate(size);
-    // As a reader that goes through it in small steps, which reads ahead.
+    // From the drive, as a reader that goes through it in small steps, which reads ahead; what is kept is compared the next time.
+    fs.drop_file_pages(inode)?;
     let mut step = [GUARD; SEQUENTIAL_BYTES];
     for (index, expected) in bytes.chunks(SEQUENTIAL_BYTES).enumerate() {
-        let length = fs.read(inode, (index * SEQUENTIAL_BYTES) as u64, &mut step)?;
+        let length = fs.read_with(inode, (index * SEQUENTIAL_BYTES) as u64, &mut step, KEPT)?;
         if step[..length] != *expected {
             return Err(Error::InvalidArgument("a sequential read that differs from one of the whole file"));
         }

@@ -5,7 +5,7 @@
 //!     TANDEMFS_SEED=N TANDEMFS_ROUNDS=100 cargo test --release -p tandemfs-crash --test data_properties      100 rounds of all combinations
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use tandemfs_crash::{Random, Setting, check_device, fill, mount, rounds_or, seed_or};
@@ -13,11 +13,13 @@ use tandemfs_device::PersistenceDomain;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_format::superblock::ChecksumKind;
-use tandemfs_fs::{AllocateMode, Error, FileSystem, NewInode, ReadOptions, SeekTo, SetAttributes, SetTime, Threshold, WriteOptions};
+use tandemfs_fs::{AllocateMode, Error, FileSystem, Kept, NewInode, ReadOptions, SeekTo, SetAttributes, SetTime, Threshold, WriteOptions};
 
 const FILE_BYTES_MAX: u64 = 3 << 20;
 const PAGE: u64 = 4096;
-const PLAIN: WriteOptions = WriteOptions { keep_times: false, append: false, kill_set_id: false, compare: false };
+/// Bytes of the reads by which a file comes to host memory, and of those that find it there.
+const PIECE: u64 = 50_000;
+const PLAIN: WriteOptions = WriteOptions { keep_times: false, append: false, kill_set_id: false, compare: false, kept: false };
 /// Operations of one combination.
 const OPERATIONS: usize = 60;
 
@@ -106,6 +108,7 @@ struct Pair<'f> {
     arrays: [Vec<u8>; 2],
     relaxed: bool,
     refused: u64,
+    compared: AtomicUsize,
 }
 
 /// A sentence for what should not have happened.
@@ -123,7 +126,7 @@ impl Pair<'_> {
         let (start, end) = (offset / PAGE * PAGE, offset + bytes.len() as u64);
         let size = self.arrays[file].len() as u64;
         let mut pages = vec![0; (end.next_multiple_of(PAGE).min(size.max(end)) - start) as usize];
-        self.fs.read_with(inode, start, &mut pages, ReadOptions { keep_pages: true })?;
+        self.fs.read_with(inode, start, &mut pages, ReadOptions { kept: Kept::ToCompare })?;
         pages[(offset - start) as usize..][..bytes.len()].copy_from_slice(bytes);
         let options = WriteOptions { keep_times: true, compare: true, ..WriteOptions::default() };
         let done = self.fs.write(inode, start, &pages, options)? as u64;
@@ -232,7 +235,7 @@ impl Pair<'_> {
                     done += copied;
                 }
             }
-            Step::Read(file, offset, length) => self.read(file, offset, length)?,
+            Step::Read(file, offset, length) => self.read(file, offset, length, Kept::Here)?,
         }
         (0..2).try_for_each(|file| self.compare(file))
     }
@@ -242,10 +245,10 @@ impl Pair<'_> {
         offset.is_multiple_of(block_bytes) && length.is_multiple_of(block_bytes)
     }
 
-    fn read(&self, file: usize, offset: u64, length: u64) -> Result<(), String> {
+    fn read(&self, file: usize, offset: u64, length: u64, kept: Kept) -> Result<(), String> {
         let array = &self.arrays[file];
         let mut bytes = vec![0xee; length as usize];
-        let read = because(self.fs.read(self.inodes[file], offset, &mut bytes))?;
+        let read = because(self.fs.read_with(self.inodes[file], offset, &mut bytes, ReadOptions { kept }))?;
         let expected = array.get(offset as usize..array.len().min((offset + length) as usize)).unwrap_or_default();
         if bytes[..read] != *expected {
             let at = bytes.iter().zip(expected).position(|(found, expected)| found != expected).unwrap_or(read.min(expected.len()));
@@ -265,7 +268,12 @@ impl Pair<'_> {
         if found != size {
             return Err(format!("file {file} has {found} B where {size} are right"));
         }
-        self.read(file, 0, size + 100)?;
+        if self.compared.fetch_add(1, Relaxed) % 8 < 2 {
+            because(self.fs.drop_file_pages(self.inodes[file]))?;
+            self.read(file, 0, size + 100, Kept::Nowhere)?; // from the drive
+        } else {
+            (0..=size / PIECE).try_for_each(|piece| self.read(file, piece * PIECE, PIECE, Kept::Here))?;
+        }
         let mut at = 0;
         while at < size {
             let data = because(self.fs.seek(self.inodes[file], at, SeekTo::Data))?.unwrap_or(size);
@@ -333,7 +341,7 @@ fn run(setting: &Setting, relaxed: bool, steps: &[Step], met: &mut Met) -> Resul
             }
             Ok(blocks)
         });
-        let mut pair = Pair { fs, inodes, arrays: [Vec::new(), Vec::new()], relaxed, refused: 0 };
+        let mut pair = Pair { fs, inodes, arrays: [Vec::new(), Vec::new()], relaxed, refused: 0, compared: AtomicUsize::default() };
         let result = catch_unwind(AssertUnwindSafe(|| {
             steps
                 .iter()
@@ -356,7 +364,7 @@ fn run(setting: &Setting, relaxed: bool, steps: &[Step], met: &mut Met) -> Resul
     because(fs.unmount())?;
     check_device(&device, false)?;
     let fs = mount(&device, &setting.mount)?;
-    let pair = Pair { fs: &fs, inodes, arrays, relaxed, refused };
+    let pair = Pair { fs: &fs, inodes, arrays, relaxed, refused, compared: AtomicUsize::default() };
     (0..2).try_for_each(|file| pair.compare(file)).map_err(|what| format!("after a remount: {what}"))
 }
 

@@ -8,14 +8,14 @@ use tandemfs_crash::{MemoryDevice, Random, Setting, check_device, fill, mount};
 use tandemfs_device::{CountersSnapshot, PersistenceDomain, Structure};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{AllocateMode, Error, FileSystem, NewInode, ReadOptions, SetAttributes, WriteOptions};
+use tandemfs_fs::{AllocateMode, Error, FileSystem, Kept, NewInode, ReadOptions, SetAttributes, WriteOptions};
 
 const BLOCK: u64 = 64 << 10;
 const PAGE: usize = 4096;
-const PLAIN: WriteOptions = WriteOptions { keep_times: false, append: false, kill_set_id: false, compare: false };
+const PLAIN: WriteOptions = WriteOptions { keep_times: false, append: false, kill_set_id: false, compare: false, kept: false };
 /// As a kernel gives pages back.
 const RETURNED: WriteOptions = WriteOptions { keep_times: true, compare: true, ..PLAIN };
-const KEPT: ReadOptions = ReadOptions { keep_pages: true };
+const KEPT: ReadOptions = ReadOptions { kept: Kept::ToCompare };
 
 fn setting(has_firmware: bool) -> Setting {
     let mut setting = Setting { has_firmware, block_zone_bytes: 32 << 20, ..Setting::small(PersistenceDomain::Gpf, BLOCK as u32) };
@@ -189,7 +189,7 @@ fn one_byte_of_a_page_that_comes_back_moves_a_few_lines() {
         assert_eq!(of(&moved, Structure::Data).byte_written_bytes + of(&moved, Structure::DataLog).byte_written_bytes, 64);
         if has_firmware {
             assert_eq!(written(&moved), 192);
-            assert_eq!(of(&moved, Structure::Data).byte_read_bytes, 0, "the old line comes from the duplicate page");
+            assert_eq!(of(&moved, Structure::Data).byte_read_bytes, 0, "the old line comes from the page in host memory");
         }
         let work = file.fs.statistics().work;
         assert_eq!((work.pages_compared, work.pages_by_lines), (1, 1));
@@ -274,14 +274,14 @@ fn what_changes_a_file_otherwise_leaves_no_duplicate_page() {
             file.write(PAGE, &page, RETURNED);
             let mut bytes = vec![0; PAGE];
             file.fs.read(file.inode, PAGE as u64, &mut bytes).expect("read");
-            assert_eq!(bytes, page, "{name} left a duplicate page, firmware: {has_firmware}");
+            assert_eq!(bytes, page, "{name} left an old page, firmware: {has_firmware}");
             file.check(&setting);
         }
     }
 }
 
 #[test]
-fn duplicate_pages_stay_in_their_share_of_the_memory_option() {
+fn file_pages_stay_in_their_share_of_the_memory_option() {
     let mut setting = setting(true);
     setting.mount.memory_bytes = 1 << 20;
     let file = File::new(&setting);

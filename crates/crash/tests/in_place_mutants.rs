@@ -1,4 +1,4 @@
-//! Deliberate bugs of in-place writes and of duplicate pages, each caught; and cuts of such writes, which show that mixed writes are atomic
+//! Deliberate bugs of in-place writes and of file pages, each caught; and cuts of such writes, which show that mixed writes are atomic
 //! (ByteFS §4.6).
 //!
 //! A mutant is global to the process, so the tests of this file run one after the other.
@@ -11,7 +11,7 @@ use tandemfs_device::PersistenceDomain;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::mutant::Mutant;
-use tandemfs_fs::{NewInode, ReadOptions, WriteOptions};
+use tandemfs_fs::{Kept, NewInode, ReadOptions, WriteOptions};
 
 use Operation::*;
 
@@ -45,11 +45,18 @@ fn beside_the_model() -> Result<(), String> {
     agree(&setting(PersistenceDomain::Gpf), &operations)
 }
 
-/// Pages that came back, were cut off, and come back as they were.
+/// Pages that came back, were cut off, and come back as they were; then the drive alone has them.
 fn pages_that_come_back() -> Result<(), String> {
     let block = BLOCK as u32;
-    let operations =
-        [Create("f"), Write("f", 0, block, 1), Write("f", 100, 10, 2), Truncate("f", 10), Truncate("f", BLOCK), Write("f", 0, block, 1)];
+    let operations = [
+        Create("f"),
+        Write("f", 0, block, 1),
+        Write("f", 100, 10, 2),
+        Truncate("f", 10),
+        Truncate("f", BLOCK),
+        Write("f", 0, block, 1),
+        Remount,
+    ];
     agree(&setting(PersistenceDomain::Gpf).relaxed(), &operations)
 }
 
@@ -62,7 +69,7 @@ fn line_below_a_log() -> Result<(), String> {
     let failed = |error: tandemfs_fs::Error| error.to_string();
     let inode = fs.create(InodeNumber::ROOT, b"f", &new).map_err(failed)?.inode;
     let mut content = fill(1, BLOCK as usize);
-    let page = |bytes: &mut [u8]| fs.read_with(inode, 4096, bytes, ReadOptions { keep_pages: true });
+    let page = |bytes: &mut [u8]| fs.read_with(inode, 4096, bytes, ReadOptions { kept: Kept::ToCompare });
     let options = WriteOptions::default();
     fs.write(inode, 0, &content, options).map_err(failed)?;
     for (offset, bytes) in [(6000, fill(2, 600)), (6610, fill(3, 10))] {
@@ -129,6 +136,6 @@ fn old_line_under_log() {
 }
 
 #[test]
-fn duplicate_page_stale() {
-    is_caught(Mutant::DuplicatePageStale, &[pages_that_come_back]);
+fn fp2_page_outlives_change() {
+    is_caught(Mutant::PageOutlivesChange, &[pages_that_come_back]);
 }

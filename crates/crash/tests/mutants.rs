@@ -663,6 +663,7 @@ fn damaged_batch() -> Result<(), String> {
         harness.apply(&operation)?;
     }
     let inode = harness.fs.lookup(InodeNumber::ROOT, b"b").map_err(|error| error.to_string())?.inode;
+    harness.fs.drop_file_pages(inode).map_err(|error| error.to_string())?;
     let mut bytes = vec![0; 50_000];
     harness.fs.read(inode, 8192, &mut bytes).map_err(|error| format!("beside the damaged log: {error}"))?;
     if bytes != fill(4, 65_536)[8192..58_192] {
@@ -767,24 +768,41 @@ fn read_copies() -> Result<(), String> {
         if let Some(inode) = stream.filter(|_| !matches!(operation, Unlink("a"))) {
             let mut further = [0; 4000];
             let _read = harness.fs.read(inode, 69_200, &mut further).map_err(|error| error.to_string())?;
-            let whole = content(&harness.fs, inode);
-            if whole.is_ok_and(|whole| whole[69_200..73_200] != further) {
+            let whole = content(&harness.fs, inode).map_err(|error| format!("{operation:?}: {error}"))?;
+            if whole[69_200..73_200] != further {
                 return Err(format!("{operation:?}: a sequential reader goes on in what was"));
             }
         }
         if !matches!(operation, Scatter(..)) {
             harness.compare()?;
+            read_from_the_drive(&harness)?;
         }
     }
     for operation in [Remount, Unlink("b"), Checkpoint, Remount] {
         harness.apply(&operation)?;
         harness.compare()?;
+        read_from_the_drive(&harness)?;
     }
     let left = harness.fs.space();
     if left.memory.free_bytes != space.memory.free_bytes && left.memory.data_log_bytes > 0 {
         return Err(format!("space was lost: {left:?}"));
     }
     harness.compare_space()
+}
+
+/// Reads whole files of `read_copies`, from promoted copies or from the sectors of which it makes some.
+fn read_from_the_drive(harness: &Harness) -> Result<(), String> {
+    for name in [b"a", b"b"] {
+        let Ok(found) = harness.fs.lookup(InodeNumber::ROOT, name) else { continue };
+        let expected = content(&harness.fs, found.inode).map_err(|error| error.to_string())?;
+        harness.fs.drop_file_pages(found.inode).map_err(|error| error.to_string())?;
+        let mut bytes = vec![0; expected.len()];
+        harness.fs.read(found.inode, 0, &mut bytes).map_err(|error| error.to_string())?;
+        if bytes != expected {
+            return Err("the drive has other bytes than its copies".into());
+        }
+    }
+    Ok(())
 }
 
 /// Two reads of `a` that follow each other, so that what is behind them is read ahead.
@@ -814,6 +832,7 @@ fn damaged_part() -> Result<(), String> {
             harness.device.transfer(&mut [damage], &mut || {}).map_err(|error| error.to_string())?;
         }
     }
+    harness.fs.drop_file_pages(inode).map_err(|error| error.to_string())?;
     match harness.fs.read(inode, 0, &mut vec![0; 1 << 20]) {
         Err(Error::DamagedData { offset: 1_044_480, .. }) => Ok(()),
         other => Err(format!("the last of 256 sectors is damaged: {other:?}")),
@@ -901,7 +920,7 @@ mutants! {
     copy_tail_forgotten: CopyTailForgotten by Copies;
     scrub_passes_over: ScrubPassesOver by Scrub;
     scrub_from_cache: ScrubFromCache by Scrub;
-    read_ahead_kept: ReadAheadKept by ReadCopies;
+    fp2_page_outlives_write: PageOutlivesWrite by ReadCopies;
     later_parts_not_verified: LaterPartsNotVerified by DamagedPart;
     promoted_kept: PromotedKept by ReadCopies;
     promoted_slots_saved: PromotedSlotsSaved by ReadCopies;

@@ -221,6 +221,7 @@ fn written_back_after_a_change() -> Result<(), String> {
     let new = now(&memory);
     holds(before != new, "the memory did not change")?;
     fs.write(file, 0, &new, compare).map_err(text)?;
+    fs.drop_file_pages(file).map_err(text)?;
     holds(read(&fs, file, 0..BLOCK).map_err(text)? == new, "what was written is not there")
 }
 

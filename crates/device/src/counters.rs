@@ -1,9 +1,10 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::MoveDirection;
 use crate::apart::Split;
 use crate::error::DeviceError;
+use crate::latency::{BYTE_PATH_SAMPLED_1_IN, KindTimes, LATENCY_SAMPLED_1_IN, Latencies};
 
 /// Purpose of an access: the rows of `by_structure` in `stats`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -116,6 +117,33 @@ impl Sent {
     }
 }
 
+/// How long accesses took, of those that were timed: one in [`BYTE_PATH_SAMPLED_1_IN`] on the byte path, one in [`LATENCY_SAMPLED_1_IN`] on
+/// the block path.
+#[derive(Debug, Default)]
+pub(crate) struct Times {
+    pub(crate) load: Latencies,
+    pub(crate) store: Latencies,
+    pub(crate) fence: Latencies,
+    /// Block requests that were sent together, with a read first.
+    pub(crate) read: Latencies,
+    /// With a write first.
+    pub(crate) write: Latencies,
+    pub(crate) flush: Latencies,
+}
+
+impl Times {
+    fn all(&self) -> [(&'static str, u64, &Latencies); 6] {
+        [
+            ("byte_load", BYTE_PATH_SAMPLED_1_IN, &self.load),
+            ("byte_store", BYTE_PATH_SAMPLED_1_IN, &self.store),
+            ("byte_fence", BYTE_PATH_SAMPLED_1_IN, &self.fence),
+            ("block_read", LATENCY_SAMPLED_1_IN, &self.read),
+            ("block_write", LATENCY_SAMPLED_1_IN, &self.write),
+            ("block_flush", LATENCY_SAMPLED_1_IN, &self.flush),
+        ]
+    }
+}
+
 /// Bytes and commands sent to the device since it was opened, or since the last reset. Threads count apart from each other ([APT2] of
 /// `apart.rs`): each store, flush and fence is counted.
 #[derive(Debug, Default)]
@@ -124,6 +152,7 @@ pub struct Counters {
     failed_reads: AtomicU64,
     failed_writes: AtomicU64,
     last_failed_seconds: AtomicU64,
+    pub(crate) times: Times,
 }
 
 /// Accesses that the device failed since it was opened; a reset does not change them.
@@ -161,36 +190,47 @@ pub struct CountersSnapshot {
 }
 
 impl Counters {
-    pub(crate) fn loaded(&self, structure: Structure, bytes: u64) {
-        self.sent.here().by_structure[structure as usize].byte_read.fetch_add(bytes, Relaxed);
+    /// A load begins. Returns when, if it is to be timed.
+    #[inline]
+    pub(crate) fn loaded(&self, structure: Structure, bytes: u64) -> Option<Instant> {
+        let before = self.sent.here().by_structure[structure as usize].byte_read.fetch_add(bytes, Relaxed);
+        Latencies::start_of(BYTE_PATH_SAMPLED_1_IN, before)
     }
 
-    pub(crate) fn stored(&self, structure: Structure, bytes: u64) {
-        self.sent.here().by_structure[structure as usize].byte_written.fetch_add(bytes, Relaxed);
+    /// A store begins. Returns when, if it is to be timed.
+    #[inline]
+    pub(crate) fn stored(&self, structure: Structure, bytes: u64) -> Option<Instant> {
+        let before = self.sent.here().by_structure[structure as usize].byte_written.fetch_add(bytes, Relaxed);
+        Latencies::start_of(BYTE_PATH_SAMPLED_1_IN, before)
     }
 
-    pub(crate) fn block_read(&self, structure: Structure, bytes: u64) {
+    /// A block read begins. Returns how many came before.
+    pub(crate) fn block_read(&self, structure: Structure, bytes: u64) -> u64 {
         let sent = self.sent.here();
         sent.by_structure[structure as usize].block_read.fetch_add(bytes, Relaxed);
-        sent.block_reads.fetch_add(1, Relaxed);
+        sent.block_reads.fetch_add(1, Relaxed)
     }
 
-    pub(crate) fn block_written(&self, structure: Structure, bytes: u64) {
+    /// A block write begins. Returns how many came before.
+    pub(crate) fn block_written(&self, structure: Structure, bytes: u64) -> u64 {
         let sent = self.sent.here();
         sent.by_structure[structure as usize].block_written.fetch_add(bytes, Relaxed);
-        sent.block_writes.fetch_add(1, Relaxed);
+        sent.block_writes.fetch_add(1, Relaxed)
     }
 
     pub(crate) fn flushed(&self, lines: u64) {
         self.sent.here().flushed_lines.fetch_add(lines, Relaxed);
     }
 
-    pub(crate) fn fenced(&self) {
-        self.sent.here().fences.fetch_add(1, Relaxed);
+    /// A fence begins. Returns when, if it is to be timed.
+    #[inline]
+    pub(crate) fn fenced(&self) -> Option<Instant> {
+        Latencies::start_of(BYTE_PATH_SAMPLED_1_IN, self.sent.here().fences.fetch_add(1, Relaxed))
     }
 
-    pub(crate) fn block_flushed(&self) {
-        self.sent.here().block_flushes.fetch_add(1, Relaxed);
+    /// A FLUSH begins. Returns when, if it is to be timed.
+    pub(crate) fn block_flushed(&self) -> Option<Instant> {
+        Latencies::start(self.sent.here().block_flushes.fetch_add(1, Relaxed))
     }
 
     pub(crate) fn moved(&self, direction: MoveDirection, bytes: u64) {
@@ -233,10 +273,65 @@ impl Counters {
         snapshot
     }
 
+    /// How long accesses took since the device was opened, or since the last reset, by path and access. Block requests that were sent together
+    /// count as one access.
+    pub fn times(&self) -> [KindTimes; 6] {
+        self.times.all().map(|(name, sampled_1_in, times)| KindTimes { name, sampled_1_in, counts: times.counts() })
+    }
+
     /// Sets all counters to zero.
     pub fn reset(&self) {
+        self.times.all().iter().for_each(|(_, _, times)| times.reset());
         for sent in self.sent.all() {
             sent.each(&mut CountersSnapshot::default()).for_each(|(counter, _)| counter.store(0, Relaxed));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_access_of_so_many_is_timed_and_forgotten_with_the_rest() {
+        let counters = Counters::default();
+        for _ in 0..6400 {
+            counters.times.store.end(counters.stored(Structure::Journal, 64));
+            counters.times.fence.end(counters.fenced());
+            counters.times.flush.end(counters.block_flushed());
+        }
+        let samples =
+            |name: &str| counters.times().iter().find(|kind| kind.name == name).map(|kind| (kind.sampled_1_in, kind.counts.samples()));
+        for name in ["byte_store", "byte_fence"] {
+            assert!(
+                samples(name).is_some_and(|(one_in, samples)| one_in == 64 && (80..=120).contains(&samples)),
+                "{name}: {:?}",
+                samples(name)
+            );
+        }
+        assert!(samples("block_flush").is_some_and(|(one_in, samples)| one_in == 16 && (350..=450).contains(&samples)));
+        assert_eq!(samples("byte_load"), Some((64, 0)));
+        counters.reset();
+        assert!(counters.times().iter().all(|kind| kind.counts.samples() == 0));
+        assert_eq!(counters.snapshot(), CountersSnapshot::default());
+    }
+
+    /// What the times of an access cost beside its count: `cargo test --profile soak -p tandemfs-device --lib times_cost -- --ignored
+    /// --nocapture`.
+    #[test]
+    #[ignore = "measures"]
+    fn times_cost() {
+        const TURNS: u32 = 10_000_000;
+        let counters = Counters::default();
+        for _ in 0..5 {
+            let start = Instant::now();
+            (0..TURNS).for_each(|_| {
+                std::hint::black_box(&counters).sent.here().fences.fetch_add(1, Relaxed);
+            });
+            let counting = start.elapsed() / TURNS;
+            let start = Instant::now();
+            (0..TURNS).for_each(|_| counters.times.fence.end(std::hint::black_box(&counters).fenced()));
+            println!("counted {counting:?}, counted and timed {:?}", start.elapsed() / TURNS);
         }
     }
 }

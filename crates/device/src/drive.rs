@@ -9,8 +9,9 @@ use tandemfs_format::{LINE_BYTES, LineAddress, PAGE_BYTES, PAGE_LINES, SECTOR_BY
 
 use crate::flush_group::FlushGroup;
 use crate::{
-    BlockRequest, Counters, Device, DeviceCache, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, LentZone,
-    MappedMemory, MemoryNodes, MemoryRange, PersistenceDomain, Source, StoreZone, Structure, TxId, VirtualTime, ZoneHold,
+    BlockRequest, Counters, Device, DeviceCache, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, FlashWear,
+    Latencies, LentZone, MappedMemory, MemoryNodes, MemoryRange, PersistenceDomain, Source, StoreZone, Structure, TxId, VirtualTime,
+    ZoneHold,
 };
 
 /// Pages of zeros written by one request, if a discard does not leave zeros: 256 KiB.
@@ -165,8 +166,10 @@ impl Drive {
 
     /// Copies bytes from the memory zone, from the start of a line.
     pub fn load(&self, structure: Structure, address: LineAddress, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.counters.loaded(structure, into.len() as u64);
-        self.device.byte_path().load(address.offset_bytes(), into).inspect_err(|error| self.counters.failed(true, error))
+        let since = self.counters.loaded(structure, into.len() as u64);
+        self.device.byte_path().load(address.offset_bytes(), into).inspect_err(|error| self.counters.failed(true, error))?;
+        self.counters.times.load.end(since);
+        Ok(())
     }
 
     /// Copies bytes to the memory zone, from the start of a line.
@@ -182,9 +185,10 @@ impl Drive {
         skip_bytes: u64,
         from: &[u8],
     ) -> Result<Lines<Dirty>, DeviceError> {
-        self.counters.stored(structure, from.len() as u64);
+        let since = self.counters.stored(structure, from.len() as u64);
         let offset = address.offset_bytes() + skip_bytes;
         self.device.byte_path().store(offset, from).inspect_err(|error| self.counters.failed(false, error))?;
+        self.counters.times.store.end(since);
         Ok(Lines { offset, length: from.len() as u64, state: PhantomData })
     }
 
@@ -196,9 +200,10 @@ impl Drive {
         address: LineAddress,
         from: &[u8],
     ) -> Result<Lines<Dirty>, DeviceError> {
-        self.counters.stored(structure, from.len() as u64);
+        let since = self.counters.stored(structure, from.len() as u64);
         let offset = address.offset_bytes();
         self.firmware("tagged store")?.store_tagged(transaction, offset, from)?;
+        self.counters.times.store.end(since);
         Ok(Lines { offset, length: from.len() as u64, state: PhantomData })
     }
 
@@ -226,6 +231,11 @@ impl Drive {
     /// The drive's own counters.
     pub fn drive_counts(&self) -> Option<DriveCounts> {
         self.device.counts()
+    }
+
+    /// How worn its flash is, if it says so. See [`Device::wear`].
+    pub fn wear(&self) -> Option<FlashWear> {
+        self.device.wear()
     }
 
     /// The cache that the host manages, where the device has one.
@@ -338,8 +348,9 @@ impl Drive {
 
     /// Waits until flushed lines are in the persistence domain.
     pub fn fence(&self, _lines: Lines<InFlight>) -> Fenced {
-        self.counters.fenced();
+        let since = self.counters.fenced();
         self.device.byte_path().fence();
+        self.counters.times.fence.end(since);
         Fenced(())
     }
 
@@ -369,22 +380,28 @@ impl Drive {
         meanwhile: &mut dyn FnMut(),
         completed: &mut dyn FnMut(usize, usize, Source<'_>),
     ) -> Result<Written, DeviceError> {
-        self.transfer_parts(structure, requests, meanwhile, completed).inspect_err(|error| self.counters.failed(true, error))
+        let mut before = None;
+        for request in requests.iter() {
+            let (times, count) = match request {
+                BlockRequest::Read { buffer, .. } => (&self.counters.times.read, self.counters.block_read(structure, buffer.len() as u64)),
+                BlockRequest::Write { buffer, .. } => {
+                    (&self.counters.times.write, self.counters.block_written(structure, buffer.len() as u64))
+                }
+            };
+            before.get_or_insert((times, count));
+        }
+        let timed = before.map(|(times, count)| (times, Latencies::start(count)));
+        let written = self.transfer_parts(requests, meanwhile, completed).inspect_err(|error| self.counters.failed(true, error))?;
+        timed.into_iter().for_each(|(times, since)| times.end(since));
+        Ok(written)
     }
 
     fn transfer_parts(
         &self,
-        structure: Structure,
         requests: &mut [BlockRequest<'_>],
         meanwhile: &mut dyn FnMut(),
         completed: &mut dyn FnMut(usize, usize, Source<'_>),
     ) -> Result<Written, DeviceError> {
-        for request in requests.iter() {
-            match request {
-                BlockRequest::Read { buffer, .. } => self.counters.block_read(structure, buffer.len() as u64),
-                BlockRequest::Write { buffer, .. } => self.counters.block_written(structure, buffer.len() as u64),
-            }
-        }
         let blocks = self.device.block_path();
         let part_bytes = (self.device.description().request_bytes as usize / SECTOR_BYTES).max(1) * SECTOR_BYTES;
         if requests.iter().all(|request| request.bytes().len() <= part_bytes) {
@@ -421,8 +438,10 @@ impl Drive {
     pub fn flush_blocks(&self, _written: Written) -> Result<Flushed, DeviceError> {
         if self.device.description().volatile_write_cache {
             self.flushes.flush(|| {
-                self.counters.block_flushed();
-                self.device.block_path().flush().inspect_err(|error| self.counters.failed(false, error))
+                let since = self.counters.block_flushed();
+                self.device.block_path().flush().inspect_err(|error| self.counters.failed(false, error))?;
+                self.counters.times.flush.end(since);
+                Ok(())
             })?;
         }
         Ok(Flushed(()))

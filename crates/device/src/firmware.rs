@@ -127,6 +127,21 @@ drive_statistics! {
     }
 }
 
+/// How worn a drive's flash is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FlashWear {
+    /// Mean erasures of the blocks in use.
+    pub erasures_mean: f64,
+    /// Erasures of the block that was erased most.
+    pub erasures_max: u32,
+    /// Erasures after which a block is taken out of use.
+    pub endurance_erasures: u32,
+    /// Blocks, bad ones included.
+    pub blocks: u32,
+    /// Blocks taken out of use since the drive was made.
+    pub bad_blocks_grown: u32,
+}
+
 /// Counters that a drive keeps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DriveCounts {

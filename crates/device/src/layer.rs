@@ -5,7 +5,7 @@ use tandemfs_format::Sector;
 
 use crate::{
     BlockPath, BlockRequest, BytePath, CacheMove, CacheMoves, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware,
-    LentZone, MappedMemory, MemoryRange, MoveState, MoveTicket, StoreZone, TxId, VirtualTime, ZoneHold,
+    FlashWear, LentZone, MappedMemory, MemoryRange, MoveState, MoveTicket, StoreZone, TxId, VirtualTime, ZoneHold,
 };
 
 /// A wrapper around a device that observes or changes some calls: a monitor, a fault injector, a power cut. An implementation names
@@ -137,6 +137,10 @@ impl<L: Layer> Device for L {
 
     fn counts(&self) -> Option<DriveCounts> {
         self.below().counts()
+    }
+
+    fn wear(&self) -> Option<FlashWear> {
+        self.below().wear()
     }
 
     fn mapping_unit(&self) -> Option<u64> {

@@ -52,6 +52,7 @@ mod drive;
 mod error;
 mod firmware;
 mod flush_group;
+mod latency;
 mod layer;
 mod lent_zone;
 mod mapping;
@@ -74,7 +75,8 @@ pub use device_cache::{DeviceCache, MoveProof, Moved, Moving};
 pub use domain::PersistenceDomain;
 pub use drive::{Committed, Dirty, Drive, Fenced, Flushed, InFlight, Lines, Written};
 pub use error::DeviceError;
-pub use firmware::{DriveCounts, DriveRecovery, Firmware, FirmwareCounts, FlashCounts, TxId};
+pub use firmware::{DriveCounts, DriveRecovery, Firmware, FirmwareCounts, FlashCounts, FlashWear, TxId};
+pub use latency::{BYTE_PATH_SAMPLED_1_IN, KindTimes, LATENCY_SAMPLED_1_IN, Latencies, LatencyCounts};
 pub use layer::Layer;
 pub use lent_zone::LentZone;
 pub use mapping::{Mapping, MappingOptions};
@@ -100,6 +102,10 @@ pub trait Device: Send + Sync {
     }
     /// The drive's own counters, if it keeps any.
     fn counts(&self) -> Option<DriveCounts> {
+        None
+    }
+    /// How worn its flash is, if it says so. It may look at every block of the flash.
+    fn wear(&self) -> Option<FlashWear> {
         None
     }
     /// The granule of mapped ranges of the memory zone, in bytes: a page, or 2 MiB or more on a devdax. `None`: no range can be mapped,

@@ -11,10 +11,11 @@ use tandemfs_device::{SharedBytes, Sink, Source};
 use tandemfs_format::inode::Timestamp;
 use tandemfs_fs::{Error, Noted, may_wait};
 use tandemfs_protocol::{
-    Crossed, EntryWriter, Handle, LENT_WINDOW_BYTES, LentRange, Listed, Operation, Outcome, Place, Space, StoreLease, Subject as Named,
-    TEXT_BYTES_MAX, TRANSFER_BYTES_MAX, Text, TimeToSet as TimeGiven, Unless, Whence, Why,
+    Crossed, EntryWriter, Handle, LENT_TAIL_BYTES, LENT_WINDOW_BYTES, LentRange, LentTail, Listed, Operation, Outcome, Place, Space,
+    StoreLease, Subject as Named, TAIL_LENGTH_BITS, TEXT_BYTES_MAX, TRANSFER_BYTES_MAX, Text, TimeToSet as TimeGiven, Unless, Whence, Why,
 };
 use tandemfs_ring::{Answer, Attributes as Shown, Range, Request, Seen, Ticket, Time};
+use tandemfs_trace::Recorder;
 use tandemfs_vfs::{
     At, NAME_BYTES_MAX, OpenFile, Owed, Process, QUICK_BYTES, Refused, Result, SPACE_UNIT_BYTES, Seek, SetTimes, Subject, TimeToSet, Vfs,
     is_failure, no_wait,
@@ -23,13 +24,14 @@ use tandemfs_vfs::{
 use crate::clients::Client;
 use crate::descriptors;
 use crate::known::Keeps;
-use crate::lent_stores::Storing;
+use crate::lent_stores::{Part, Storing};
 use crate::mutant::{self, Mutant};
+use crate::traced::Traced;
 
 /// `st_blksize`, as behind the mount.
 const BLOCK_BYTES: u32 = 4096;
 
-const _: () = assert!(LENT_WINDOW_BYTES == tandemfs_fs::LENT_BYTES);
+const _: () = assert!(LENT_WINDOW_BYTES == tandemfs_fs::LENT_BYTES && TAIL_LENGTH_BITS == tandemfs_format::lent_room::LENGTH_BITS);
 
 thread_local! {
     /// Bytes on their way between a client and the file system; a client may change its own at any time ([D1]).
@@ -53,12 +55,16 @@ impl Served {
 }
 
 /// Serves a request that was decoded before; may wait.
-pub(crate) fn serve(vfs: &Vfs, client: &Client, request: &Request, ticket: &Ticket) -> Served {
+pub(crate) fn serve(vfs: &Vfs, recorder: &Recorder, client: &Client, request: &Request, ticket: &Ticket) -> Served {
     let call = Call { vfs, client, ticket };
     match Operation::decode(request) {
         Ok(operation) => {
+            let traced = Traced::begin(recorder, client, &operation, ticket);
             let keeps = Keeps::of(&operation);
             let served = call.noting(keeps, || call.run(operation), |result, noted| call.served(result, keeps, noted));
+            if let Some(traced) = traced {
+                traced.end(&served.outcome);
+            }
             call.with_answers_ahead(&operation, served)
         }
         Err(_) => call.served(Err(Errno::INVAL.into()), Keeps::Nothing, None),
@@ -80,15 +86,24 @@ pub(crate) fn is_for_the_pool(operation: &Operation<'_>) -> bool {
         | Operation::MapForStores { .. }
         | Operation::Unmap { .. }
         | Operation::LendStores { .. } // [LNS7]
-        | Operation::ReturnStores { .. } => true,
+        | Operation::ReturnStores { .. }
+        | Operation::LendTail { .. }
+        | Operation::Appended { .. } => true,
         _ => false,
     }
 }
 
 /// Serves an operation without waiting; none if it has to be served by [`serve`]. Then nothing has changed. What is owed comes before the
 /// answer, or before the operation is served anew.
-pub(crate) fn try_serve(vfs: &Vfs, client: &Client, operation: Operation<'_>, ticket: &Ticket) -> (Option<Served>, Owed) {
+pub(crate) fn try_serve(
+    vfs: &Vfs,
+    recorder: &Recorder,
+    client: &Client,
+    operation: Operation<'_>,
+    ticket: &Ticket,
+) -> (Option<Served>, Owed) {
     let call = Call { vfs, client, ticket };
+    let traced = Traced::begin(recorder, client, &operation, ticket);
     let keeps = Keeps::of(&operation);
     let run = || match mutant::on(Mutant::PollerWaits) {
         false => no_wait(|| call.run(operation)),
@@ -98,6 +113,9 @@ pub(crate) fn try_serve(vfs: &Vfs, client: &Client, operation: Operation<'_>, ti
         Err(Refused::FileSystem(Error::WouldWait)) => (None, owed),
         result => (Some(call.served(result, keeps, noted)), owed),
     });
+    if let (Some(traced), Some(served)) = (traced, &served) {
+        traced.end(&served.outcome);
+    }
     (served.map(|served| call.with_answers_ahead(&operation, served)), owed)
 }
 
@@ -313,6 +331,11 @@ impl Call<'_> {
                 let lease = StoreLease::decode(lease.get()).map_err(|_| Errno::INVAL)?;
                 Ok(self.storing()?.give_back(lease.0).map(done)?)
             }
+            Operation::LendTail { handle, into } => self.lend_tail(&process, handle, into),
+            Operation::Appended { lease } => {
+                let lease = StoreLease::decode(lease.get()).map_err(|_| Errno::INVAL)?;
+                self.storing()?.appended(lease.0).map(value)
+            }
             Operation::FileSystemSpace { into } => self.space(into),
             Operation::SyncFileSystem => match self.vfs.file_system().is_read_only() {
                 true => Ok(Answer::default()),
@@ -501,15 +524,29 @@ impl Call<'_> {
 
     fn lend_stores(&self, process: &Process, handle: Handle, offset: i64, into: Range) -> Result<Answer> {
         let (storing, room) = (self.storing()?, transfer(into)?);
-        let lent = storing.lend(self.vfs, process, (&self.client.handles, handle), offset)?;
-        let Some((token, extents)) = lent else { return Ok(Answer::default()) };
-        let ranges = extents.iter().map(|extent| LentRange {
+        let lent = storing.lend(self.vfs, process, (&self.client.handles, handle), Part::Around(offset))?;
+        let Some((token, lease)) = lent else { return Ok(Answer::default()) };
+        let ranges = lease.extents().iter().map(|extent| LentRange {
             file_offset: extent.file_offset,
             zone_offset: extent.device_offset,
             bytes: extent.bytes,
         });
         // What has no room in the list is lent, and not stored to.
         let answer = self.put(into, &LentRange::encode(ranges, room))?;
+        Ok(Answer { further: StoreLease(token).encode(), ..answer })
+    }
+
+    fn lend_tail(&self, process: &Process, handle: Handle, into: Range) -> Result<Answer> {
+        let storing = self.storing()?;
+        if transfer(into)? < LENT_TAIL_BYTES {
+            return Err(Errno::INVAL.into());
+        }
+        let lent = storing.lend(self.vfs, process, (&self.client.handles, handle), Part::Tail)?;
+        let Some((token, lease)) = lent else { return Ok(Answer::default()) };
+        let (Some(room), Some(last)) = (lease.room(), lease.extents().last()) else { return Ok(Answer::default()) };
+        let last = LentRange { file_offset: last.file_offset, zone_offset: last.device_offset, bytes: last.bytes };
+        let tail = LentTail { last, room_bytes: room.bytes(), word_offset: room.word_offset(), word: room.word(0) };
+        let answer = self.put(into, &tail.encode())?;
         Ok(Answer { further: StoreLease(token).encode(), ..answer })
     }
 

@@ -9,6 +9,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use tandemfs_format::InodeNumber;
 use tandemfs_ring::{Arena, ClientId, Control, VersionWords};
+use tandemfs_trace::Recorder;
 use tandemfs_vfs::{Process, Vfs};
 
 use crate::descriptors::{Opener, Sending};
@@ -153,6 +154,7 @@ pub(crate) struct Shared {
     pub(crate) stands: Box<dyn Fn() -> bool + Send + Sync>,
     pub(crate) limits: Limits,
     pub(crate) opener: Option<Arc<Opener>>,
+    pub(crate) recorder: Arc<Recorder>,
     pub(crate) pool: Pool,
     pub(crate) control: Control,
     pub(crate) clients: Mutex<HashMap<ClientId, Arc<Client>>>,

@@ -1,6 +1,6 @@
 //! Memory lent to clients for stores ([SL1]–[SL8] of `crates/fs`): what a client gets at the greeting, its leases, and how they end.
 //!
-//! A lease is *none -(LendStores)-> lent -(somebody wants the blocks, ReturnStores, Close, F_SETFL, a watch, two seconds without a store, the
+//! A lease is *none -(LendStores, LendTail)-> lent -(somebody wants the blocks, ReturnStores, Close, F_SETFL, a watch, two seconds without a store, the
 //! client's end)-> ended*. What is lent is overwritten by the client without a request; everything else goes by requests, which end the lease
 //! first where they concern its blocks.
 //!
@@ -16,6 +16,9 @@
 //! [LNS6] While pages of more than [`Limits::kept_back_bytes`](crate::Limits::kept_back_bytes) are kept back since they were taken away from
 //!        clients, nothing is lent.
 //! [LNS7] Nothing waits for a client but the end of a lease that it is storing under, at most a second, in the pool or in the thread that asked.
+//! [LNS8] The room behind the end of a file is lent in the same way ([LR1]–[LR8] of `crates/fs`), also by a file with O_APPEND; the rules above hold of it,
+//!        but for that flag. A client whose bytes were taken away asks how far its appends count. It is told when the lease has ended: until then
+//!        that is not decided.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -25,7 +28,7 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tandemfs_device::{StoreZone, ZoneHold};
-use tandemfs_fs::{Borrower, FileSystem, LentExtent, StoreAccess, StoreLease};
+use tandemfs_fs::{Borrower, FileSystem, Room, StoreAccess, StoreLease};
 use tandemfs_protocol::Handle;
 use tandemfs_ring::{LeaseToken, LeaseWord, LeaseWords};
 use tandemfs_vfs::{OpenFile, Process, Refused, Vfs};
@@ -68,6 +71,7 @@ impl Late {
 #[derive(Default)]
 struct Counters {
     lent: AtomicU64,
+    tails: AtomicU64,
     ended: AtomicU64,
     taken_away: AtomicU64,
 }
@@ -125,6 +129,28 @@ struct Told {
     handle: Handle,
     token: LeaseToken,
     lease: Weak<StoreLease>,
+    /// The room that it has, of which the client may ask when the lease is gone ([LNS8]).
+    room: Option<Arc<Room>>,
+}
+
+impl Told {
+    fn is_lent(&self) -> bool {
+        self.lease.strong_count() > 0
+    }
+
+    /// Bounded: who has a lease taken away gets none any more.
+    fn is_kept(&self) -> bool {
+        self.is_lent() || self.room.as_ref().is_some_and(|room| room.appended_to().is_some())
+    }
+}
+
+/// What of a file is to be lent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Blocks around an offset.
+    Around(i64),
+    /// The last block, with the room behind the end.
+    Tail,
 }
 
 /// What a client needs to store by itself.
@@ -138,7 +164,7 @@ pub(crate) struct Storing {
 }
 
 /// What is lent, as the client is told it.
-pub(crate) type Lent = (LeaseToken, Vec<LentExtent>);
+pub(crate) type Lent = (LeaseToken, Arc<StoreLease>);
 
 impl Storing {
     /// For a process, with the zone that is sent to it. None for one that was late ([LNS5]), and where the drive lends nothing.
@@ -167,13 +193,13 @@ impl Storing {
         &self.words
     }
 
-    /// Lends blocks around an offset of an open file; none where nothing is lent. May wait.
+    /// Lends a part of an open file; none where nothing is lent. May wait.
     pub(crate) fn lend(
         &self,
         vfs: &Vfs,
         process: &Process,
         (handles, handle): (&Handles, Handle),
-        offset: i64,
+        part: Part,
     ) -> Result<Option<Lent>, Refused> {
         let file = handles.get(handle)?;
         if self.fs.stores_lent().1 > self.kept_back_bytes {
@@ -183,34 +209,65 @@ impl Storing {
         let (token, common) = (word.token(), Arc::clone(&self.common));
         let access: Arc<dyn StoreAccess> =
             Arc::new(Access { word, common, is_revoked: AtomicBool::new(false), is_taken: AtomicBool::new(false) });
-        let Some(lease) = vfs.lend_stores(process, &file, offset, &self.borrower, &access)? else { return Ok(None) };
+        let lent = match part {
+            Part::Around(offset) => vfs.lend_stores(process, &file, offset, &self.borrower, &access)?,
+            Part::Tail => vfs.lend_stores_to_append(process, &file, &self.borrower, &access)?,
+        };
+        let Some(lease) = lent else { return Ok(None) };
         drop(access);
         self.common.counters.lent.fetch_add(1, Relaxed);
+        if part == Part::Tail {
+            if lease.room().is_none() {
+                self.fs.end_stores(&lease)?; // it would be of no use
+                return Ok(None);
+            }
+            self.common.counters.tails.fetch_add(1, Relaxed);
+        }
         let mut told = self.told.lock();
-        told.retain(|told| told.lease.strong_count() > 0);
-        told.push(Told { handle, token, lease: Arc::downgrade(&lease) });
+        told.retain(Told::is_kept);
+        told.push(Told { handle, token, lease: Arc::downgrade(&lease), room: lease.room().cloned() });
         drop(told);
         // [LNS3]: who closes the file, or changes its flags, looks at the list behind that.
-        let is_still_open = handles.get(handle).is_ok_and(|now| Arc::ptr_eq(&now, &file)) && file.may_be_stored_to();
+        let may = if part == Part::Tail { file.may_be_appended_to() } else { file.may_be_stored_to() };
+        let is_still_open = handles.get(handle).is_ok_and(|now| Arc::ptr_eq(&now, &file)) && may;
         if !is_still_open {
             self.end(|told| told.token == token)?;
             return Ok(None);
         }
-        Ok(Some((token, lease.extents().to_vec())))
+        Ok(Some((token, lease)))
+    }
+
+    /// The size that a file got by room that was taken away ([LNS8]). May wait.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is no such lease; errors of its end.
+    pub(crate) fn appended(&self, token: LeaseToken) -> Result<u64, Refused> {
+        let found =
+            self.told.lock().iter().find(|told| told.token == token).and_then(|told| Some((told.lease.upgrade(), told.room.clone()?)));
+        let (lease, room) = found.ok_or(Errno::INVAL)?;
+        let ended = match lease {
+            Some(_) if mutant::on(Mutant::AppendedAtOnce) => return Ok(room.appended_to().unwrap_or(room.size())),
+            Some(lease) => self.fs.end_stores(&lease),
+            None => Ok(()),
+        };
+        match room.appended_to() {
+            Some(size) => Ok(size), // decided, also where the bytes could not be copied yet
+            None => Err(ended.err().map_or(Refused::Errno(Errno::INVAL), Refused::from)),
+        }
     }
 
     /// Ends the leases that are meant. May wait.
     fn end(&self, is_meant: impl Fn(&Told) -> bool) -> tandemfs_fs::Result<()> {
         let mut told = self.told.lock();
         let meant: Vec<_> = told.iter().filter(|told| is_meant(told)).filter_map(|told| told.lease.upgrade()).collect();
-        told.retain(|told| told.lease.strong_count() > 0);
+        told.retain(Told::is_kept);
         drop(told);
         meant.iter().try_for_each(|lease| self.fs.end_stores(lease))
     }
 
     /// Whether a handle has leases, or had some a moment ago. Does not wait.
     pub(crate) fn has_of(&self, handle: Handle) -> bool {
-        self.told.lock().iter().any(|told| told.handle == handle && told.lease.strong_count() > 0)
+        self.told.lock().iter().any(|told| told.handle == handle && told.is_lent())
     }
 
     /// Ends a lease that the client gives back.
@@ -237,15 +294,18 @@ impl Storing {
 
     /// Whether it has leases.
     pub(crate) fn has_leases(&self) -> bool {
-        self.told.lock().iter().any(|told| told.lease.strong_count() > 0)
+        self.told.lock().iter().any(Told::is_lent)
     }
 
     /// What has become of its leases.
     pub(crate) fn counts(&self) -> StoreCounts {
         let counters = &self.common.counters;
-        let held = self.told.lock().iter().filter(|told| told.lease.strong_count() > 0).count();
+        let told = self.told.lock();
+        let held = |has_room: bool| told.iter().filter(|told| told.is_lent() && (told.room.is_some() || !has_room)).count();
         StoreCounts {
-            held,
+            held: held(false),
+            tails_held: held(true),
+            tails_lent: counters.tails.load(Relaxed),
             lent: counters.lent.load(Relaxed),
             ended: counters.ended.load(Relaxed),
             taken_away: counters.taken_away.load(Relaxed),

@@ -2,7 +2,7 @@
 //!
 //! `reception.rs` has the thread that greets new clients and looks after their credentials (`peers.rs`, `mountinfo.rs`). `clients.rs` has what is
 //! known of each client, `handles.rs` its open files, `tally.rs` its counters, `known.rs` which answers it may give itself, `mappings.rs`
-//! what it has mapped ([MAP1]–[MAP9]), `lent_stores.rs` what it may store to ([LNS1]–[LNS7]).
+//! what it has mapped ([MAP1]–[MAP9]), `lent_stores.rs` what it may store to ([LNS1]–[LNS8]).
 //! `descriptors.rs` sends files of the mount. `serving.rs` makes messages calls of `vfs` (`calls.rs`). The poller (`polling.rs`)
 //! serves them, or the threads of `pool.rs`.
 //!
@@ -60,6 +60,7 @@ mod reception;
 mod server;
 mod serving;
 mod tally;
+mod traced;
 
 pub use descriptors::{Opener, Wanted};
 pub use server::{Entrants, Limits, MountIdentity, Observer, Server};

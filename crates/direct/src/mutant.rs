@@ -66,6 +66,8 @@ pub enum Mutant {
     WatchedStoredTo,
     /// [LNS5]: a process that did not stop storing gets leases by its next connection.
     LateForgotten,
+    /// [LNS8]: who asks how far appends count is told before the lease has ended.
+    AppendedAtOnce,
     /// [MAP6]: a mapping for stores is gone when the client says so, or ends.
     EndsBelieved,
     /// [DSC2]: descriptors can read and write, whatever the open file may.

@@ -278,6 +278,8 @@ impl Reception {
             & !served(Number::Unmap, hold.is_some())
             & !served(Number::LendStores, storing.is_some())
             & !served(Number::ReturnStores, storing.is_some())
+            & !served(Number::LendTail, storing.is_some())
+            & !served(Number::Appended, storing.is_some())
             & !served(Number::MapForStores, hold.is_some() && self.may_store(&identity));
         let mut client = Client::new((peer, identity), sending, (Arc::clone(&arena), sizes.data_bytes), rules, hold, &self.shared);
         client.has_zone = zone.is_some();

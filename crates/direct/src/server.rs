@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tandemfs_ring::{Control, Poller, VersionWords};
+use tandemfs_trace::Recorder;
 use tandemfs_vfs::Vfs;
 
 use crate::clients::Shared;
@@ -135,10 +136,10 @@ impl Server {
         entrants: Entrants,
         limits: Limits,
     ) -> io::Result<Self> {
-        Self::start_with(vfs, mount, stands, entrants, limits, None)
+        Self::start_with(vfs, mount, stands, entrants, limits, (None, Arc::default()))
     }
 
-    /// As [`Server::start`], with somebody who opens files by the mount, so that clients get descriptors of them.
+    /// As [`Server::start`], with somebody who opens files by the mount, so that clients get descriptors of them, and what records operations.
     ///
     /// # Errors
     /// As [`Server::start`].
@@ -148,7 +149,7 @@ impl Server {
         stands: Box<dyn Fn() -> bool + Send + Sync>,
         entrants: Entrants,
         limits: Limits,
-        opener: Option<Opener>,
+        (opener, recorder): (Option<Opener>, Arc<Recorder>),
     ) -> io::Result<Self> {
         let poller = Poller::new(limits.spin).map_err(io::Error::other)?;
         let (control, doorbell) = (poller.control(), poller.doorbell());
@@ -161,6 +162,7 @@ impl Server {
             pool: Pool::start(limits.threads + 1)?, // one polls
             limits,
             opener: opener.map(Arc::new),
+            recorder,
             control: control.clone(),
             clients: parking_lot::Mutex::default(),
             left: Arc::default(),

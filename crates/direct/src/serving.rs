@@ -95,7 +95,7 @@ impl Desk {
                 let (may_leave_files, begun) = (may_leave_files(&operation), client.tally.begin(operation.number()));
                 let caller = client.peer.pid.cast_unsigned();
                 let vfs = &shared.vfs;
-                match vfs.file_system().for_caller(caller, || calls::try_serve(vfs, client, operation, &ticket)) {
+                match vfs.file_system().for_caller(caller, || calls::try_serve(vfs, &shared.recorder, client, operation, &ticket)) {
                     (None, owed) => return Some(hand_on(&shared, client, request, (ticket, begun), owed)), // [SRV1]
                     (Some(served), owed) => {
                         let leaves = may_leave_files && shared.vfs.file_system().has_left_behind() && !mutant::on(Mutant::FilesLeft);
@@ -172,7 +172,8 @@ fn hand_on(shared: &Arc<Shared>, client: &Arc<Client>, request: &Request, (ticke
     Box::new(move || {
         drop(owed);
         let caller = client.peer.pid.cast_unsigned();
-        let served = worker.vfs.file_system().for_caller(caller, || calls::serve(&worker.vfs, &client, &request, &ticket));
+        let served =
+            worker.vfs.file_system().for_caller(caller, || calls::serve(&worker.vfs, &worker.recorder, &client, &request, &ticket));
         log(&served);
         client.tally.end(begun, &served.outcome);
         drop(client); // before the answer: what was closed is gone when its closer goes on

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use tandemfs_fs::{Latencies, LatencyCounts};
+use tandemfs_device::{Latencies, LatencyCounts};
 use tandemfs_protocol::{Number, Outcome};
 
 /// Numbers of operations lie below this: they are bits of a word of the greeting.
@@ -123,6 +123,10 @@ pub struct StoreCounts {
     pub ended: u64,
     /// Of those, whose bytes were taken away since it did not stop storing.
     pub taken_away: u64,
+    /// Those of the leases that it has which lend room behind a file.
+    pub tails_held: usize,
+    /// Those of the leases that it got which lent room.
+    pub tails_lent: u64,
     /// It did not stop in time once, and gets none any more.
     pub is_late: bool,
 }

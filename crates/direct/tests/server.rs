@@ -112,7 +112,8 @@ fn scene_with_opener(wanted: &Arc<Mutex<Vec<Wanted>>>) -> Scene {
         )
     });
     let (identity, stands) = (support::mount_identity(), Box::new(|| true));
-    let server = Server::start_with(vfs.clone(), identity, stands, Entrants::Everybody, limits(), Some(opener)).expect("starts");
+    let server =
+        Server::start_with(vfs.clone(), identity, stands, Entrants::Everybody, limits(), (Some(opener), Arc::default())).expect("starts");
     Scene { stuck, server, vfs }
 }
 

@@ -345,6 +345,10 @@ impl<M: Medium> Controller<M> {
         DriveCounts { firmware, flash: self.flash.counts() }
     }
 
+    pub(crate) fn wear(&self) -> Wear {
+        self.flash.wear()
+    }
+
     pub(crate) fn condition(&self) -> Condition {
         let (log, cached_pages) = match &self.stage {
             Stage::Log(log) => (Some(log.fill()), None),

@@ -9,7 +9,8 @@ use std::io;
 
 use parking_lot::Mutex;
 use tandemfs_device::{
-    BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, TxId, VirtualTime,
+    BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, FlashWear, TxId,
+    VirtualTime,
 };
 use tandemfs_format::{LINE_BYTES, SECTOR_BYTES, Sector};
 
@@ -171,6 +172,10 @@ impl<M: Medium> Device for FirmwareDrive<M> {
 
     fn counts(&self) -> Option<DriveCounts> {
         Some(self.controller.lock().counts())
+    }
+
+    fn wear(&self) -> Option<FlashWear> {
+        Some(self.controller.lock().wear().shown())
     }
 
     fn virtual_time(&self) -> Option<&dyn VirtualTime> {

@@ -23,7 +23,7 @@ pub const LENT_MARK_BYTES: usize = 8;
 /// Epochs are below this.
 pub const LENT_EPOCHS: u32 = 1 << 24;
 /// Bits of a word that are the length.
-const LENGTH_BITS: u32 = 40;
+pub const LENGTH_BITS: u32 = 40;
 
 persistent! {
     /// What is lent, as the file system says it.

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use hashbrown::HashSet;
-use tandemfs_device::{Drive, DriveCounts};
+use tandemfs_device::{Drive, DriveCounts, KindTimes, LatencyCounts};
 use tandemfs_format::error_counters::ErrorCounters;
 use tandemfs_format::superblock::Superblock;
 use tandemfs_format::{InodeNumber, PAGE_BYTES};
@@ -12,7 +12,6 @@ use crate::error::{Error, Result};
 use crate::held_back::DamageReport;
 use crate::inodes::InodeTable;
 use crate::inodes::read_ahead::ReadAhead;
-use crate::latency::LatencyCounts;
 use crate::leaving::Leaving;
 use crate::numa::NumaReport;
 use crate::recovery::RecoveryReport;
@@ -27,7 +26,7 @@ use crate::tuning::moves::Moves;
 use crate::tuning::threshold::{Splitting, ThresholdReport};
 use crate::tuning::unchecked::Unchecked;
 use crate::tuning::write_back::WriteBack;
-use crate::types::{MountOptions, Space, ZoneSpace};
+use crate::types::{MountOptions, Space, WriteBackReport, ZoneSpace};
 use crate::versions::{Noted, Versions};
 use crate::volume::Volume;
 use crate::wait::{LongMutex, may_wait};
@@ -198,6 +197,16 @@ impl FileSystem {
         self.volume.held_back.report()
     }
 
+    /// Pieces of space that are held back because the device failed an access to them; the next mount gives them out again.
+    pub fn quarantined_pieces(&self) -> usize {
+        self.volume.quarantine.count()
+    }
+
+    /// How far write-back is.
+    pub fn write_back_report(&self) -> WriteBackReport {
+        WriteBackReport { free_percent: self.volume.memory.free_data_percent(), limit_percent: self.options.write_back_percent.into() }
+    }
+
     /// Counters of errors since the file system was made.
     pub fn error_counters(&self) -> ErrorCounters {
         self.volume.errors.total(&self.volume.drive)
@@ -223,9 +232,14 @@ impl FileSystem {
         Statistics { operations: live.operations.snapshot(), work: live.work.snapshot() }
     }
 
-    /// How long operations took since the mount or the last reset, by kind; of one in [`crate::LATENCY_SAMPLED_1_IN`].
+    /// How long operations took since the mount or the last reset, by kind; of one in [`tandemfs_device::LATENCY_SAMPLED_1_IN`].
     pub fn latencies(&self) -> Vec<(&'static str, LatencyCounts)> {
         self.volume().live.operations.latencies()
+    }
+
+    /// How long threads waited since the mount or the last reset, by what for. Waits for locks are of all file systems of this process.
+    pub fn waits(&self) -> [KindTimes; 6] {
+        self.volume().live.waits.times()
     }
 
     /// The drive's own counters since the mount or the last reset; zeros if the drive has none.
@@ -245,6 +259,7 @@ impl FileSystem {
         *self.volume.live.drive_before.lock() = self.volume.drive.drive_counts().unwrap_or_default();
         self.volume.live.operations.reset();
         self.volume.live.work.reset();
+        self.volume.live.waits.reset();
         self.volume.drive.counters().reset();
         self.volume.memory.numa.reset();
     }
@@ -254,17 +269,31 @@ impl FileSystem {
         self.volume.memory.spare_pages.give_back(&self.volume.memory, usize::MAX) as u64
     }
 
+    /// Drops the pages of a file from host memory, so that its next reads ask the drive.
+    ///
+    /// # Errors
+    /// `Stale` if the number is not in use; `WouldWait`.
+    pub fn drop_file_pages(&self, number: InodeNumber) -> Result<()> {
+        self.inodes.get(&self.volume, number)?.pages.forget(0, u64::MAX);
+        Ok(())
+    }
+
     /// The current threshold at which writes are split, and its reason.
     pub fn threshold(&self) -> ThresholdReport {
         self.splitting.report(&self.volume)
     }
 
-    /// Host memory of metadata pages, duplicate pages, directory indexes and read-ahead buffers, in bytes.
+    /// Host memory of metadata pages, file pages, directory indexes and buffers, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.volume.pages.memory_bytes()
-            + self.volume.pages.duplicates.memory_bytes()
+            + self.file_pages_bytes()
             + self.inodes.index_bytes.load(Relaxed) as u64
             + self.read_ahead.memory_bytes()
+    }
+
+    /// Host memory of file pages alone, in bytes.
+    pub fn file_pages_bytes(&self) -> u64 {
+        self.volume.pages.files.memory_bytes()
     }
 
     /// A generation for a new inode. No other inode with the same number has had it.

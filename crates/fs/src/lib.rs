@@ -27,7 +27,6 @@ pub mod inject;
 mod inodes;
 mod journal;
 mod large_file;
-mod latency;
 mod lease;
 mod leaving;
 mod lent_pages;
@@ -61,6 +60,7 @@ mod upgrade;
 mod versions;
 mod volume;
 mod wait;
+mod waits;
 
 use std::sync::Arc;
 
@@ -68,7 +68,6 @@ pub use data::{FileMapping, LAYOUT_EXTENTS_MAX, LENT_BYTES, Layout, MappedElsewh
 pub use error::{Error, Result};
 pub use file_system::FileSystem;
 pub use held_back::DamageReport;
-pub use latency::{LATENCY_SAMPLED_1_IN, Latencies, LatencyCounts};
 pub use lease::{FILE_LAYOUTS_MAX, LAYOUTS_MAX, RECALL_MAX};
 pub use mkfs::{check_format, make_file_system};
 pub use mount::read_superblock;
@@ -84,9 +83,9 @@ pub use trim::Trim;
 pub use tuning::compaction::CompactionRun;
 pub use tuning::threshold::{PathLatency, ThresholdReport};
 pub use types::{
-    AllocateMode, Attributes, DirectoryEntry, Discard, Engine, FormatOptions, Growth, Home, HomeLimit, HomeMoves, LayoutExtent,
+    AllocateMode, Attributes, DirectoryEntry, Discard, Engine, FormatOptions, Growth, Home, HomeLimit, HomeMoves, Kept, LayoutExtent,
     LayoutOptions, LayoutPlace, LentExtent, MountOptions, NewInode, Promote, ReadOptions, RenameMode, SeekTo, SetAttributeMode,
-    SetAttributes, SetExtendedAttribute, SetTime, ShortZone, Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
+    SetAttributes, SetExtendedAttribute, SetTime, ShortZone, Space, Threshold, WriteBackPolicy, WriteBackReport, WriteOptions, ZoneSpace,
 };
 pub use upgrade::{FEATURES, Feature, FeatureBit, missing_features, set_uuid, upgrade};
 pub use versions::{Noted, Versions};

@@ -22,7 +22,6 @@ use crate::alloc::departure::Pace;
 use crate::alloc::memory::MemoryAllocator;
 use crate::alloc::sectors::SectorAllocator;
 use crate::alloc::spare_pages::SparePages;
-use crate::cache::duplicate_pages::DuplicatePages;
 use crate::cache::{LineStore, PageCache};
 use crate::error::{Error, Result};
 use crate::error_counts::ErrorCounts;
@@ -165,7 +164,7 @@ impl FileSystem {
             pair: PairSeed::new(superblock.pair),
             geometry,
             health: Health::new(options.read_only),
-            pages: PageCache::new(options.memory_bytes / 2 - read_ahead.bytes_max(), DuplicatePages::new(options.memory_bytes)),
+            pages: PageCache::new(options.memory_bytes / 2 - ReadAhead::bytes_max(options.memory_bytes)),
             live: Live { drive_before: Mutex::new(drive.drive_counts().unwrap_or_default()), ..Live::default() },
             drive,
             holes: superblock.hole_lines(),

@@ -255,8 +255,18 @@ pub enum Mutant {
     ScrubPassesOver,
     /// A scrub verifies the host copy of a line instead of the device's.
     ScrubFromCache,
-    /// A read-ahead buffer still serves reads after a write ([RA1]).
-    ReadAheadKept,
+    /// [FP2] of `cache/file_pages.rs`: a page outlives a write to it.
+    PageOutlivesWrite,
+    /// [FP2] of `cache/file_pages.rs`: a write puts its pages back before it is committed.
+    PageBeforeCommit,
+    /// [FP1] of `cache/file_pages.rs`: pages of a read that failed are kept.
+    UnverifiedKept,
+    /// [FP3] of `cache/file_pages.rs`: pages of a file are kept while it is mapped.
+    PagesOfMappedKept,
+    /// [FP4] of `cache/file_pages.rs`: a look-up reads the size and gives the inode's lock up before it copies.
+    PageEndApart,
+    /// [FP4] of `cache/file_pages.rs`: it is not noted what an answer from pages depends on.
+    PageNotNoted,
     /// Only the first part of a request is verified.
     LaterPartsNotVerified,
     /// A promoted copy outlives the sector that it copies ([PR2]).
@@ -265,15 +275,15 @@ pub enum Mutant {
     PromotedSlotsSaved,
     /// The slot of an evicted copy is freed, but the copy is still found.
     PromotedSlotTwice,
-    /// A duplicate page is kept when its bytes change by something other than a write ([CP2]).
-    DuplicatePageStale,
+    /// [FP2], [FP3] of `cache/file_pages.rs`: a page outlives a change of its bytes by something other than a write.
+    PageOutlivesChange,
     /// R18: the checksum of a sector is not updated when lines are stored in it in place.
     ChecksumNotRenewed,
     /// Lines are stored in place although a data log covers them ([IP1]).
     InPlaceOverLog,
     /// R16, R18: lines are stored in place before the transaction that updates their checksum is committed ([IP2]).
     InPlaceBeforeCommit,
-    /// The old bytes of a line come from a duplicate page although a log covers them ([IP6]).
+    /// The old bytes of a line come from a file page although a log covers them ([IP6]).
     OldLineUnderLog,
     /// R13: a file grows in place and forgets the stale bytes that a truncation left behind its end ([IP5]).
     StaleTailInPlace,
@@ -349,6 +359,8 @@ pub enum Mutant {
     ProgramsLeftIgnored,
     /// [SL6]: the times of a file do not change when a lease on it was used.
     StoresUntimed,
+    /// [SL1] of `data/lent_stores.rs`: blocks around an offset take the room that the same program has.
+    OwnRoomTaken,
     /// [LR1] of `data/lent_room.rs`: the inode does not say that anything may be behind the end.
     LentEndUnmarked,
     /// [LR2]: a line of the table is put into use together with what it says.

@@ -29,6 +29,11 @@ impl Quarantine {
         if pieces.len() > PIECES_MAX { pieces.pop_front() } else { None }
     }
 
+    /// How many pieces are held back.
+    pub(crate) fn count(&self) -> usize {
+        self.pieces.lock().len()
+    }
+
     /// Takes all pieces, for the caller to free ([QU2]).
     pub(crate) fn take_all(&self) -> VecDeque<Space> {
         std::mem::take(&mut *self.pieces.lock())

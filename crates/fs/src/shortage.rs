@@ -57,14 +57,17 @@ impl FileSystem {
         let mut given_back = GivenBack::Nothing;
         let mut is_host = false;
         let mut end = None;
+        let mut waits = None;
         loop {
             let before = self.leaving.ended.load(Relaxed);
             let given = self.units_given_back();
+            self.volume.live.waits.space.end(waits.take());
             let zone = match operation() {
                 Err(Error::NoSpace { .. }) if !self.volume.geometry.has_block_zone() => "memory",
                 Err(Error::NoSpace { zone }) => zone,
                 Err(error) if is_host_full(&error) => {
                     may_wait()?;
+                    waits = Some(Instant::now());
                     if self.give_back_to_host(&mut given_back) {
                         continue;
                     }
@@ -75,6 +78,7 @@ impl FileSystem {
                 other => return other,
             };
             may_wait()?;
+            let since = *waits.get_or_insert_with(Instant::now);
             if self.volume.release_returned()
                 || self.remove_late_orphans()
                 || !std::mem::replace(&mut is_released, true) && self.volume.release_quarantine()
@@ -113,6 +117,7 @@ impl FileSystem {
                 if !is_host {
                     self.tell_shortage(zone); // else the log has said what is full
                 }
+                self.volume.live.waits.space.record(since.elapsed());
                 return Err(Error::NoSpace { zone });
             }
             given_back = GivenBack::Nothing; // what was freed meanwhile may have room on the host's disk

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use tandemfs_device::{DriveCounts, SplitCounter};
+use tandemfs_device::{DriveCounts, KindTimes, LATENCY_SAMPLED_1_IN, Latencies, LatencyCounts, SplitCounter};
 
-use crate::latency::{Latencies, LatencyCounts};
 use crate::sync::Mutex;
 use crate::sync::patience::{Patience, patience};
+use crate::waits::LOCK_WAITS;
 
 /// What the counters below consist of.
 trait Cell {
@@ -174,7 +174,15 @@ counters! {
         early_terminations,
         /// Metadata pages loaded from the device.
         metadata_page_loads,
-        /// Reads that read-ahead buffers answered, fully or at their start.
+        /// Reads that needed no drive: file pages in host memory had all bytes.
+        page_hits,
+        /// Reads that asked the drive, by readers for whom file pages are kept.
+        page_misses,
+        /// File pages that came to host memory.
+        pages_kept,
+        /// File pages that were evicted for others.
+        pages_evicted,
+        /// Reads of pages that were read ahead.
         read_ahead_hits,
         /// Sectors copied into spare space of the memory zone.
         promotions,
@@ -197,10 +205,46 @@ counters! {
     }
 }
 
+/// How long threads waited for the engine.
+#[derive(Debug, Default)]
+pub(crate) struct LiveWaits {
+    /// A transaction becomes durable, from its record to the proof; of one in [`LATENCY_SAMPLED_1_IN`].
+    pub(crate) journal: Latencies,
+    /// A checkpoint, without the wait for another one.
+    pub(crate) checkpoint: Latencies,
+    /// A batch of blocks is written back. Writers of its blocks wait for it.
+    pub(crate) write_back: Latencies,
+    /// An operation that found no space, until it runs again or fails.
+    pub(crate) space: Latencies,
+}
+
+impl LiveWaits {
+    fn all(&self) -> [(&'static str, u64, &Latencies); 6] {
+        [
+            ("lock", 1, &LOCK_WAITS.lock),
+            ("range_lock", 1, &LOCK_WAITS.range_lock),
+            ("journal", LATENCY_SAMPLED_1_IN, &self.journal),
+            ("checkpoint", 1, &self.checkpoint),
+            ("write_back", 1, &self.write_back),
+            ("space", 1, &self.space),
+        ]
+    }
+
+    /// By name.
+    pub(crate) fn times(&self) -> [KindTimes; 6] {
+        self.all().map(|(name, sampled_1_in, times)| KindTimes { name, sampled_1_in, counts: times.counts() })
+    }
+
+    pub(crate) fn reset(&self) {
+        self.all().iter().for_each(|(_, _, times)| times.reset());
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     pub(crate) operations: LiveOperations,
     pub(crate) work: LiveWork,
+    pub(crate) waits: LiveWaits,
     /// The drive's own counters at the mount or the last reset.
     pub(crate) drive_before: Mutex<DriveCounts>,
 }
@@ -236,9 +280,7 @@ impl Drop for Counted<'_> {
     fn drop(&mut self) {
         if patience() != Patience::Refused {
             count(&self.operation.ended);
-            if let Some(since) = self.since {
-                self.operation.latencies.record(since.elapsed());
-            }
+            self.operation.latencies.end(self.since);
         }
     }
 }

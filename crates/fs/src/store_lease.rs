@@ -112,6 +112,11 @@ impl Room {
         self.lent.word(length)
     }
 
+    /// The size that the file got by this room when it was taken away: what the program had said until then. None as long as it was not.
+    pub fn appended_to(&self) -> Option<u64> {
+        *self.taken_at.lock()
+    }
+
     /// The size that the program has reached, by its word. What it says beyond the room is not believed.
     pub(crate) fn reached<E>(&self, load: impl FnOnce() -> std::result::Result<u64, E>) -> std::result::Result<u64, E> {
         let taken_at = self.taken_at.lock();
@@ -136,7 +141,7 @@ pub struct StoreLease {
     number: InodeNumber,
     blocks: Range<u64>,
     extents: Vec<LentExtent>,
-    room: Option<Room>,
+    room: Option<Arc<Room>>,
     pub(crate) access: Arc<dyn StoreAccess>,
     pub(crate) borrower: Arc<Borrower>,
     /// When it was made, or a store was noticed last.
@@ -170,7 +175,7 @@ impl StoreLease {
             number,
             blocks,
             extents,
-            room,
+            room: room.map(Arc::new),
             access,
             borrower,
             used: Mutex::new(Instant::now()),
@@ -191,13 +196,13 @@ impl StoreLease {
     }
 
     /// The room behind the end of the file, if it was lent some ([`FileSystem::lend_stores_to_append`](crate::FileSystem::lend_stores_to_append)).
-    pub fn room(&self) -> Option<&Room> {
+    pub fn room(&self) -> Option<&Arc<Room>> {
         self.room.as_ref()
     }
 
-    /// The size that the file got by this lease when it was taken away: what the program had said until then. None as long as it was not.
+    /// As [`Room::appended_to`].
     pub fn appended_to(&self) -> Option<u64> {
-        self.room.as_ref().and_then(|room| *room.taken_at.lock())
+        self.room.as_ref().and_then(|room| room.appended_to())
     }
 
     /// Its blocks.
@@ -213,7 +218,7 @@ impl StoreLease {
     /// Its extents, the last one with the room.
     fn with_room(&self) -> impl Iterator<Item = Range<u64>> {
         let last = self.extents.len().wrapping_sub(1);
-        let room = self.room.as_ref().map_or(0, Room::bytes);
+        let room = self.room.as_ref().map_or(0, |room| room.bytes());
         self.extents
             .iter()
             .enumerate()

@@ -11,7 +11,7 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Where writes are split between the byte path and the block path.
     pub threshold: Threshold,
-    /// Limit of the host memory for metadata pages and directory indexes, in bytes.
+    /// Limit of the host memory for inodes, directory indexes, metadata pages, and file pages, in bytes.
     pub memory_bytes: u64,
     /// Which blocks are written back first.
     pub write_back: WriteBackPolicy,
@@ -379,13 +379,27 @@ pub struct WriteOptions {
     /// The bytes come from a page cache that writes whole pages back. A page with an older copy in memory is compared with it; if few lines
     /// changed, only those are written (ByteFS §4.6, RULES R20).
     pub compare: bool,
+    /// The writer has no cache: what lengthens a file by a page or more, or begins it, is kept in host memory for the next reader.
+    pub kept: bool,
 }
 
 /// What `read` does besides returning the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReadOptions {
-    /// Keep copies of whole pages for comparison: a page cache takes these bytes, and may write them back changed.
-    pub keep_pages: bool,
+    /// Who keeps the bytes.
+    pub kept: Kept,
+}
+
+/// Who keeps bytes that were read, for the next read of them. A read is answered from what is kept here, whatever it says itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Kept {
+    /// The file system, in host memory: the reader has no cache.
+    Here,
+    /// A page cache, which may write them back changed: the file system keeps whole pages too, to compare them then.
+    ToCompare,
+    /// Nobody, or a page cache that sends nothing back: the file system does not.
+    #[default]
+    Nowhere,
 }
 
 /// What `allocate` does with a range.
@@ -490,6 +504,15 @@ pub struct Space {
     pub inodes_used: u64,
     /// Files that could still be made, with names of up to 47 B.
     pub inodes_free: u64,
+}
+
+/// How far write-back is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteBackReport {
+    /// Share of the memory zone's room for data logs that is free, in percent.
+    pub free_percent: u64,
+    /// It writes back when less than this is free, in percent.
+    pub limit_percent: u64,
 }
 
 /// A zone with little space left.

@@ -10,7 +10,8 @@
 //!       without names) says so itself. All locks of a change are kept until its last thing is raised.
 //! [VS2] A thing is noted where it is read, under the same lock, shared. What was read before it was noted could have changed in between.
 //! [VS4] Bytes are noted under the lock of the inode, with their range held: whoever changes bytes has their range exclusively until after the
-//!       commit that raises the version, and a new size is raised and seen under the inode's lock. A file that is mapped changes by stores that
+//!       commit that raises the version, and a new size is raised and seen under the inode's lock. Who finds them in host memory holds no range: he notes them while
+//!       their pages are there, which go before the change ([FP4] of `cache/file_pages.rs`). A file that is mapped changes by stores that
 //!       nobody sees, so none of its bytes are kept, and a new mapping raises their version while it has the range.
 //!       A file that is lent for stores ([SL6] of `data/lent_stores.rs`) has other times after each of them: no attributes of it are kept, and the
 //!       lease raises their version, and that of its bytes, when it can be seen that there is one. Whoever reads its bytes ends the lease first.

@@ -43,7 +43,8 @@
 use crate::error::{Error, Result};
 use crate::mutant::{Mutant, on};
 use crate::sync::patience::{self, Patience};
-use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::sync::{EXPLORED, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::waits::LOCK_WAITS;
 
 /// Runs operations of a file system on this thread without waiting. The outermost of nested calls counts. Operations that always wait
 /// (scrubs, unmounts, whatever returns no `Result`) do not belong in here.
@@ -139,8 +140,19 @@ fn take<G>(attempt: impl FnOnce() -> Option<G>, wait: impl FnOnce() -> G) -> Res
             return Ok(guard);
         }
         refused_or_announced()?;
+        return Ok(LOCK_WAITS.lock.timed(wait));
     }
-    Ok(wait())
+    Ok(wait_for(attempt, wait))
+}
+
+/// Waits for a lock, and notes how long if it is held. An attempt costs what taking a free lock costs; in an explored schedule it would be
+/// one step more.
+#[inline]
+fn wait_for<G>(attempt: impl FnOnce() -> Option<G>, wait: impl FnOnce() -> G) -> G {
+    if EXPLORED {
+        return wait();
+    }
+    attempt().unwrap_or_else(|| LOCK_WAITS.lock.timed(wait))
 }
 
 /// Takes a lock of [NW1] outside of [`no_wait`].
@@ -152,8 +164,9 @@ fn take_waiting<G>(attempt: impl FnOnce() -> Option<G>, wait: impl FnOnce() -> G
             return guard;
         }
         announce_wait();
+        return LOCK_WAITS.lock.timed(wait);
     }
-    wait()
+    wait_for(attempt, wait)
 }
 
 /// A lock that may be held for long ([NW1]).

@@ -11,7 +11,7 @@ use tandemfs_fs::{
 };
 
 const BLOCK: u64 = 64 << 10;
-const PLAIN: WriteOptions = WriteOptions { keep_times: false, append: false, kill_set_id: false, compare: false };
+const PLAIN: WriteOptions = WriteOptions { keep_times: false, append: false, kill_set_id: false, compare: false, kept: false };
 
 fn mounted() -> FileSystem {
     let drive = Drive::new(Arc::new(MemoryDevice::new(16 << 20, 64 << 20, PersistenceDomain::Gpf)));

@@ -15,7 +15,7 @@ use tandemfs_fs::{
 };
 
 const BLOCK: u64 = 64 << 10;
-const PLAIN: WriteOptions = WriteOptions { keep_times: false, append: false, kill_set_id: false, compare: false };
+const PLAIN: WriteOptions = WriteOptions { keep_times: false, append: false, kill_set_id: false, compare: false, kept: false };
 const AS_IT_IS: LayoutOptions = LayoutOptions { settle: false };
 const SETTLED: LayoutOptions = LayoutOptions { settle: true };
 

@@ -22,8 +22,9 @@
 //!       reached behind it (as [DR1]); otherwise to the end that the file system has, and the kernel's pages of the file are wrong and dropped
 //!       after the reply: it locks them until then. The kernel's end stays behind by what the WRITE was moved, so the end of the file counts as
 //!       reached by clients from then on: the next WRITE may point to bytes of this one. A client is noted before it changes anything and until it has, so whoever looks at the
-//!       size first and then at the note misses none. The note stays while anybody has the file, and is of one generation: a number may be
-//!       taken again of which the kernel has known nothing.
+//!       size first and then at the note misses none. A client that appends by stores tells nobody: once
+//!       it may, clients count as having reached any offset, and a WRITE with RWF_NOAPPEND goes to the end, too. The note stays while anybody has the file, and is of one generation:
+//!       a number may be taken again of which the kernel has known nothing.
 //! [BS11] Where a program has a file mapped for stores, no page of it may stay in the kernel: nobody is told of a store. Nobody has it open by the mount
 //!       but past the cache ([FOP2] of `opens.rs`), so calls see what is stored, and there are no shared mappings. Pages come in by private mappings
 //!       alone. What a READ brings in is dropped right behind it, by a thread for which nobody waits, as a drop waits for the page, which is locked
@@ -163,6 +164,13 @@ impl Noted {
         }
     }
 
+    /// From now on a client appends to a file by stores, so where it has reached is not known ([BS5]).
+    fn appends_by_stores(&self, file: InodeNumber, generation: u32, is_held: &IsHeld<'_>) {
+        if let Some(by_clients) = self.0.of(file).lock().changed.note(file, is_held) {
+            by_clients.reach(u64::MAX, generation);
+        }
+    }
+
     /// A WRITE of the kernel went behind what clients have written, whereupon the file has this size and generation ([BS5]).
     fn is_moved(&self, file: InodeNumber, size: u64, generation: u32) {
         if let Some(by_clients) = self.0.of(file).lock().changed.get_mut(file) {
@@ -278,6 +286,14 @@ impl Caches for Door {
             noted.change_begins(file, &|file| self.fs.is_held(file)); // [BS5]
         }
         Ok(Box::new(Changing { door: self, file, write: Some(write), grows_to }))
+    }
+
+    fn appends_by_stores(&self, file: InodeNumber) -> Result<()> {
+        if let Some(noted) = &self.beside {
+            let (_, generation) = self.fs.size_and_generation(file)?;
+            noted.appends_by_stores(file, generation, &|file| self.fs.is_held(file));
+        }
+        Ok(())
     }
 
     fn has_pages(&self, file: InodeNumber) -> bool {

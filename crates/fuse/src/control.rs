@@ -24,6 +24,10 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// How long sending a progress line may take.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(1);
 const REQUEST_BYTES_MAX: u64 = 4096;
+/// How long a piece of a trace may take to be sent: whoever writes it to a disk waits for that at times.
+const TRACED_WITHIN: Duration = Duration::from_secs(5);
+/// More than a daemon sends of a trace at once.
+const TRACED_BYTES_MAX: u64 = 16 << 20;
 
 /// A request to a daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +62,8 @@ pub enum Request {
     EnableHomes,
     /// Empties sparse units of metadata, as long as the caller stays connected.
     Compact,
+    /// Records operations, until the caller sends no more ([`trace`]).
+    Trace,
 }
 
 /// The caller of a long job: takes progress lines, and tells whether the job should end.
@@ -73,6 +79,26 @@ impl Listener<'_> {
         // A caller sends nothing after its request, so a readable socket means that the caller has disconnected.
         let gone = rustix::event::poll(&mut waiting, Some(&Timespec::default())).is_ok_and(|ready| ready > 0);
         !gone && !self.stopped.load(Relaxed)
+    }
+
+    /// The same after so long, or as soon as the caller has disconnected.
+    pub(crate) fn stays_for(&self, time: Duration) -> bool {
+        let mut waiting = [PollFd::new(self.stream, PollFlags::IN)];
+        let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+        let gone = rustix::event::poll(&mut waiting, Some(&time)).is_ok_and(|ready| ready > 0);
+        !gone && !self.stopped.load(Relaxed)
+    }
+
+    /// The caller's process.
+    pub(crate) fn process(&self) -> Option<u32> {
+        let peer = rustix::net::sockopt::socket_peercred(self.stream).ok()?;
+        Some(peer.pid.as_raw_nonzero().get().cast_unsigned())
+    }
+
+    /// Sends bytes behind a line that says how many.
+    pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut stream = self.stream;
+        stream.write_all(bytes)
     }
 
     /// Whether the mount ends.
@@ -98,7 +124,7 @@ pub(crate) trait Answer: Send + Sync + 'static {
 
 impl Request {
     fn is_long(&self) -> bool {
-        matches!(self, Self::Scrub { .. } | Self::Trim { .. } | Self::Compact)
+        matches!(self, Self::Scrub { .. } | Self::Trim { .. } | Self::Compact | Self::Trace)
     }
 }
 
@@ -121,6 +147,39 @@ pub fn trim(mount: &Mounted, minimum: u64, progress: &mut dyn FnMut(&Value)) -> 
 /// Asks for a compaction, hands each line of progress to `progress` and returns the result.
 pub fn compact(mount: &Mounted, progress: &mut dyn FnMut(&Value)) -> io::Result<Value> {
     long_job(mount, Request::Compact, progress)
+}
+
+/// Asks for a trace, and returns when operations are recorded.
+pub fn trace(mount: &Mounted) -> io::Result<Tracing> {
+    let stream = send(mount, Request::Trace)?;
+    let stop = stream.try_clone()?;
+    let mut lines = BufReader::new(stream);
+    read_answer(&mut lines)?;
+    stop.set_read_timeout(None)?; // Nobody may use the mount for long.
+    Ok(Tracing { stop, lines })
+}
+
+/// A trace that is being recorded.
+pub struct Tracing {
+    stop: UnixStream,
+    lines: BufReader<UnixStream>,
+}
+
+impl Tracing {
+    /// What ends the recording, for another thread.
+    pub fn stopper(&self) -> io::Result<impl Fn() -> io::Result<()> + Send + use<>> {
+        let stop = self.stop.try_clone()?;
+        Ok(move || stop.shutdown(std::net::Shutdown::Write))
+    }
+
+    /// Waits for records, as a frame of a trace has them; none at the end, with the number of those that were dropped.
+    pub fn next_records(&mut self) -> io::Result<Result<Vec<u8>, u64>> {
+        let answer = read_answer(&mut self.lines)?;
+        let Some(bytes) = answer["progress"]["bytes"].as_u64() else { return Ok(Err(answer["dropped"].as_u64().unwrap_or_default())) };
+        let mut records = vec![0; bytes.min(TRACED_BYTES_MAX) as usize];
+        io::Read::read_exact(&mut self.lines, &mut records)?;
+        Ok(Ok(records))
+    }
 }
 
 fn long_job(mount: &Mounted, request: Request, progress: &mut dyn FnMut(&Value)) -> io::Result<Value> {
@@ -310,7 +369,8 @@ fn take(stream: UnixStream, answer: &Arc<dyn Answer>, stop: &Arc<AtomicBool>) ->
     };
     let (answer, stop) = (Arc::clone(answer), Arc::clone(stop));
     // A caller that does not read must not delay an unmount for long.
-    stream.set_write_timeout(Some(PROGRESS_WITHIN))?;
+    let within = if request == Request::Trace { TRACED_WITHIN } else { PROGRESS_WITHIN };
+    stream.set_write_timeout(Some(within))?;
     let work = move || {
         let last = answer.work(request, &Listener { stream: &stream, stopped: &stop });
         let _gone = reply(&stream, &last);

@@ -20,7 +20,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{Attributes, Error, ReadOptions, Result, SetAttributes, WriteOptions};
+use tandemfs_fs::{Attributes, Error, Kept, ReadOptions, Result, SetAttributes, WriteOptions};
 use tandemfs_vfs::keeps_set_group_id_for_its_group;
 use tandemfs_wire::{self as wire, ParkedReply, Reply, Request};
 
@@ -85,22 +85,25 @@ enum Stale {
 }
 
 impl Door {
-    pub(crate) fn read(self: &Arc<Self>, request: &Request<'_>, offset: u64, size: u32, is_direct: bool, reply: Reply<'_>) {
+    /// `direct`: the flags of the open file, if the READ bypasses the page cache.
+    pub(crate) fn read(self: &Arc<Self>, request: &Request<'_>, offset: u64, size: u32, direct: Option<u32>, reply: Reply<'_>) {
         let (node, unique) = (request.node, request.unique);
         let (file, size) = (inode(node), size.min(self.request_bytes_max));
         let bytes = offset..offset.saturating_add(size.into());
-        if is_direct {
+        if let Some(flags) = direct {
             let behind = self.cached_behind_the_end(file, bytes.end);
-            return self.after_drop(file, behind, reply, move |door, reply| door.read_now(node, offset, size, reply)); // [DR2]
+            let kept = if flags.cast_signed() & libc::O_DIRECT == 0 { Kept::Here } else { Kept::Nowhere };
+            return self.after_drop(file, behind, reply, move |door, reply| door.read_now(node, offset, size, kept, reply)); // [DR2]
         }
         self.note_pages(file); // [BS3]
         self.kernel.overtaken.read_begins(file, &bytes, unique); // [OT1]
         self.page_cache.note(file, bytes, READ_HOLDS); // [PC1]
-        self.read_now(node, offset, size, reply);
+        let kept = if self.may_come_back(file, size) { Kept::ToCompare } else { Kept::Nowhere };
+        self.read_now(node, offset, size, kept, reply);
     }
 
-    fn read_now(&self, node: u64, offset: u64, size: u32, reply: Reply<'_>) {
-        let options = ReadOptions { keep_pages: self.may_come_back(inode(node), size) };
+    fn read_now(&self, node: u64, offset: u64, size: u32, kept: Kept, reply: Reply<'_>) {
+        let options = ReadOptions { kept };
         reply.fill(size as usize, |buffer| {
             self.fs.read_with(inode(node), offset, buffer, options).map_err(|error| self.failed("read", node, &error))
         });
@@ -355,6 +358,8 @@ fn write_options(mode: Mode, given: &wire::Write<'_>) -> WriteOptions {
         kill_set_id: given.kill_suidgid,
         // Writeback sends whole pages, however few of their bytes have changed (ByteFS §4.6).
         compare: given.from_cache,
+        // Past the page cache, and not because the program asked for that.
+        kept: given.lock_owner.is_some() && given.flags.cast_signed() & libc::O_DIRECT == 0,
     }
 }
 

@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{Attributes, Error, FileSystem, Result};
+use tandemfs_trace::Recorder;
 use tandemfs_vfs::{Reserve, is_failure};
 use tandemfs_wire::{Entry, Errno, InitFlags, OpenFlags, Reply, Wanted};
 
@@ -66,6 +67,8 @@ pub(crate) fn errno(error: &Error) -> Errno {
 /// The translation from FUSE to a file system.
 pub(crate) struct Door {
     pub(crate) fs: Arc<FileSystem>,
+    /// What a trace records.
+    pub(crate) recorder: Arc<Recorder>,
     pub(crate) mode: Mode,
     pub(crate) read_only: bool,
     /// Extended attributes are supported.
@@ -102,6 +105,7 @@ impl Door {
     pub(crate) fn new(fs: &Arc<FileSystem>, settings: &MountSettings, request_bytes_max: u32) -> io::Result<Self> {
         Ok(Self {
             fs: Arc::clone(fs),
+            recorder: Arc::default(),
             mode: match settings.mode {
                 Mode::Relaxed if settings.direct => Mode::Strict, // [BS2]
                 mode => mode,

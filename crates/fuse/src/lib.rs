@@ -44,6 +44,7 @@ mod returning_space;
 mod scrubbing;
 mod session;
 mod settings;
+mod traced;
 mod trimming;
 mod watches;
 mod writers;

@@ -6,6 +6,7 @@ use tandemfs_fs::announcing;
 use tandemfs_wire::{Errno, Handler, Interruption, Operation, Reply, Request, will_wait};
 
 use crate::door::Door;
+use crate::traced;
 
 /// The door as the session's handler.
 pub(crate) struct Operations(pub(crate) Arc<Door>);
@@ -13,6 +14,7 @@ pub(crate) struct Operations(pub(crate) Arc<Door>);
 impl Handler for Operations {
     /// Where the request has to wait, another thread serves in place of this one ([NW6] of the file system).
     fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
+        let reply = traced::watched(&self.0.recorder, request, reply);
         announcing(will_wait, || self.0.fs.for_caller(request.pid, || self.serve(request, reply)));
     }
 
@@ -60,7 +62,7 @@ impl Operations {
 
             Operation::Open { flags, .. } => door.open(request, flags, reply),
             Operation::Release { handle, flags, .. } => door.release(node, (handle, flags), reply),
-            Operation::Read { offset, size, lock_owner, .. } => door.read(request, offset, size, lock_owner.is_some(), reply),
+            Operation::Read { offset, size, flags, lock_owner, .. } => door.read(request, offset, size, lock_owner.map(|_| flags), reply),
             Operation::Write(write) => door.write(request, &write, reply),
             Operation::Fsync { data_only, .. } => door.sync("fsync", node, data_only, reply),
             Operation::Fsyncdir { data_only, .. } => door.sync("fsyncdir", node, data_only, reply),

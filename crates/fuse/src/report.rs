@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use serde_json::{Map, Value, json};
-use tandemfs_device::Structure;
-use tandemfs_fs::{FileSystem, LATENCY_SAMPLED_1_IN, LatencyCounts, PathLatency, ZoneSpace};
+use tandemfs_device::{FlashWear, KindTimes, LATENCY_SAMPLED_1_IN, LatencyCounts, Structure};
+use tandemfs_fs::{FileSystem, PathLatency, ZoneSpace};
 
 use crate::settings::MountSettings;
 
@@ -29,6 +29,9 @@ pub fn stats(fs: &FileSystem) -> Value {
         .collect();
     let mut file_system = counters(statistics.work.entries());
     file_system.insert("operations".into(), Value::Object(counters(statistics.operations.entries())));
+    let mut latency = latencies(fs.latencies());
+    latency["paths"] = times(&fs.drive().counters().times());
+    latency["waits"] = times(&fs.waits());
     let sum = |bytes: fn(&tandemfs_device::PathBytes) -> u64| drive.by_structure.iter().map(bytes).sum::<u64>();
     json!({
         "byte_path": {
@@ -50,16 +53,36 @@ pub fn stats(fs: &FileSystem) -> Value {
         "by_structure": by_structure,
         "threshold": threshold(fs),
         "file_system": file_system,
-        "latency": latencies(fs.latencies()),
+        "latency": latency,
         // Null if no pass is under way.
         "compaction": fs.compaction_progress().map(|(done, total)| json!({ "done_inodes": done, "total_inodes": total })),
         "homes": homes(fs),
         "numa": numa(fs),
         "damage": damage(fs),
+        "quarantined_pieces": fs.quarantined_pieces(),
         "errors": counters(fs.error_counters().entries()),
+        "write_back": write_back(fs),
+        // Null if the drive does not say.
+        "wear": fs.drive().wear().map(wear),
         "memory_zone": zone(&space.memory),
         "block_zone": zone(&space.block),
         "short": short(fs),
+    })
+}
+
+/// How far write-back is.
+fn write_back(fs: &FileSystem) -> Value {
+    let report = fs.write_back_report();
+    json!({ "free_percent": report.free_percent, "limit_percent": report.limit_percent })
+}
+
+fn wear(wear: FlashWear) -> Value {
+    json!({
+        "erasures_mean": wear.erasures_mean,
+        "erasures_max": wear.erasures_max,
+        "endurance_erasures": wear.endurance_erasures,
+        "blocks": wear.blocks,
+        "bad_blocks_grown": wear.bad_blocks_grown,
     })
 }
 
@@ -68,6 +91,17 @@ pub fn latencies<N: Into<String>>(kinds: impl IntoIterator<Item = (N, LatencyCou
     let timed = kinds.into_iter().filter(|(_, counts)| counts.samples() > 0);
     let operations: Map<String, Value> = timed.map(|(name, counts)| (name.into(), latency(&counts))).collect();
     json!({ "sampled_1_in": LATENCY_SAMPLED_1_IN, "operations": operations })
+}
+
+/// The times of kinds that are sampled each in its own way, without those that were never timed.
+fn times(kinds: &[KindTimes]) -> Value {
+    let timed = kinds.iter().filter(|kind| kind.counts.samples() > 0);
+    let kinds = timed.map(|kind| {
+        let mut times = latency(&kind.counts);
+        times["sampled_1_in"] = kind.sampled_1_in.into();
+        (kind.name.to_owned(), times)
+    });
+    Value::Object(kinds.collect())
 }
 
 /// The times of one kind. Each bucket is its upper bound in nanoseconds and how many lie in it, so that a reader can tell two answers apart.
@@ -170,6 +204,7 @@ pub(crate) fn info(fs: &FileSystem, settings: &MountSettings, mounted_since: Ins
         "read_only": settings.read_only,
         "reserved_percent": settings.reserved_percent,
         "persistence_domain": fs.drive().domain().name(),
+        "drive": drive(fs),
         "block_bytes": superblock.geometry.block_bytes(),
         "requests_over": "device",
         "threads": settings.thread_count(),
@@ -195,6 +230,19 @@ pub(crate) fn info(fs: &FileSystem, settings: &MountSettings, mounted_since: Ins
         "block_zone": zone(&space.block),
         "inodes": { "used": space.inodes_used, "free": space.inodes_free },
         "short": short(fs),
+    })
+}
+
+/// What the drive can do.
+fn drive(fs: &FileSystem) -> Value {
+    let (drive, description) = (fs.drive(), fs.drive().description());
+    json!({
+        "domain": description.domain.name(),
+        "volatile_write_cache": description.volatile_write_cache,
+        "discard": description.discard,
+        "request_bytes": description.request_bytes,
+        "transactions": drive.has_transactions(),
+        "mapping_unit_bytes": drive.mapping_unit(),
     })
 }
 

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use tandemfs_fs::FileSystem;
+use tandemfs_trace::Recorder;
 use tandemfs_vfs::Caches;
 use tandemfs_wire::Session;
 
@@ -24,7 +25,7 @@ use crate::negotiation::request_bytes_max;
 use crate::operations::Operations;
 use crate::report;
 use crate::settings::MountSettings;
-use crate::{compacting, scrubbing, trimming};
+use crate::{compacting, scrubbing, traced, trimming};
 
 /// Read-ahead of the mount if this process may set it (root): the largest READ by default. The kernel's default is 128 KiB.
 const READ_AHEAD_KIB: u32 = 1024;
@@ -51,6 +52,8 @@ pub struct Beside<'m> {
     pub stands: Box<dyn Fn() -> bool + Send + Sync>,
     /// Takes what says what they do.
     pub report: Arc<OnceLock<BesideReport>>,
+    /// What a trace records.
+    pub recorder: Arc<Recorder>,
 }
 
 /// As [`serve`]; `open` lets clients reach the files beside the kernel while the mount is served (`MountSettings::direct`). What it returns
@@ -87,10 +90,11 @@ pub fn serve_beside<T>(
     // INIT is answered and a thread serves. The daemon itself never accesses its own mount: if it were killed meanwhile, the accessing
     // thread would wait forever for the dead threads, and keep the mount and the device.
     let report = Arc::<OnceLock<BesideReport>>::default();
-    let control = mounted.as_ref().and_then(|mounted| control(fs, settings, ring_threads, mounted, &report));
+    let recorder = Arc::clone(&door.recorder);
+    let control = mounted.as_ref().and_then(|mounted| control(fs, settings, ring_threads, mounted, (&report, &recorder)));
     let beside = mounted.as_ref().filter(|_| settings.direct).and_then(|mounted| {
         let kernel = Arc::clone(&door);
-        open(Beside { mounted, caches: door, stands: Box::new(move || kernel.kernel.is_connected()), report })
+        open(Beside { mounted, caches: door, stands: Box::new(move || kernel.kernel.is_connected()), report, recorder })
     });
     tracing::info!(mountpoint = %mountpoint.display(), source = settings.source, mode = settings.mode.name(), ring_threads, "mounted");
     ready();
@@ -163,7 +167,7 @@ fn control(
     settings: &MountSettings,
     ring_threads: usize,
     mounted: &Mounted,
-    beside: &Arc<OnceLock<BesideReport>>,
+    (beside, recorder): (&Arc<OnceLock<BesideReport>>, &Arc<Recorder>),
 ) -> Option<Server> {
     let (fs, settings, mountpoint) = (Arc::clone(fs), settings.clone(), mounted.mountpoint.clone());
     let desk = Desk {
@@ -173,6 +177,7 @@ fn control(
         mountpoint,
         since: Instant::now(),
         beside: Arc::clone(beside),
+        recorder: Arc::clone(recorder),
         scrubs: AtomicBool::new(false),
         trims: AtomicBool::new(false),
         compacts: AtomicBool::new(false),
@@ -191,6 +196,7 @@ struct Desk {
     since: Instant,
     /// What clients beside the kernel do.
     beside: Arc<OnceLock<BesideReport>>,
+    recorder: Arc<Recorder>,
     /// A scrub is running. Only one runs at a time: two would halve each other's rate.
     scrubs: AtomicBool,
     /// A trim is running.
@@ -228,7 +234,9 @@ impl Answer for Desk {
                 Ok(()) => json!({ "homes": true }),
                 Err(error) => json!({ "error": error.to_string() }),
             },
-            Request::Scrub { .. } | Request::Trim { .. } | Request::Compact => unreachable!("a long job has a thread of its own"),
+            Request::Scrub { .. } | Request::Trim { .. } | Request::Compact | Request::Trace => {
+                unreachable!("a long job has a thread of its own")
+            }
         }
     }
 
@@ -237,6 +245,7 @@ impl Answer for Desk {
             Request::Scrub { .. } => (&self.scrubs, "scrub"),
             Request::Trim { .. } => (&self.trims, "trim"),
             Request::Compact => (&self.compacts, "compaction"),
+            Request::Trace => return traced::run(&self.recorder, listener),
             other => return self.answer(other),
         };
         if is_running.swap(true, SeqCst) {

@@ -2,8 +2,8 @@
 //! what is listed, or told ahead, must lie in its bytes.
 
 use tandemfs_protocol::{
-    Ahead, AheadWriter, EntryWriter, Foretold, GREETING_BYTES, Hello, LENT_WINDOW_BYTES, LentRange, Listed, Listing, Malformed, Number,
-    Operation, Outcome, Reception, STORE_MESSAGE_BYTES, Space, StoreMessage, StorePlace, ZonePlace,
+    Ahead, AheadWriter, EntryWriter, Foretold, GREETING_BYTES, Hello, LENT_WINDOW_BYTES, LentRange, LentTail, Listed, Listing, Malformed,
+    Number, Operation, Outcome, Reception, STORE_MESSAGE_BYTES, Space, StoreMessage, StorePlace, TAIL_LENGTH_BITS, ZonePlace,
 };
 use tandemfs_ring::{Answer, Attributes, NAME_BYTES_MAX, Names, PAGE_BYTES, Range, Request, SEEN_MAX, Seen};
 
@@ -136,6 +136,30 @@ fn mapped(input: &mut Input<'_>, offset: u64) -> Vec<u8> {
     bytes
 }
 
+/// A tail that a client takes: bytes and room in the zone, the word elsewhere, lengths up to the room in the word.
+fn check_tail(bytes: &[u8], zone_bytes: u64) {
+    let Ok(tail) = LentTail::decode(bytes, zone_bytes) else { return };
+    let (begin, length) = (tail.last.zone_offset, tail.last.bytes + tail.room_bytes);
+    assert!(tail.last.bytes > 0 && begin <= zone_bytes && length <= zone_bytes - begin, "{tail:?} outside of {zone_bytes}");
+    assert!(tail.word_offset.is_multiple_of(8) && tail.word_offset <= zone_bytes - 8, "{tail:?}");
+    assert!(tail.word_offset + 8 <= begin || tail.word_offset >= begin + length, "{tail:?}: the word among the bytes");
+    assert!((tail.word + tail.room_bytes) >> TAIL_LENGTH_BITS == tail.word >> TAIL_LENGTH_BITS, "{tail:?}: another epoch");
+    assert!(tail.size() + tail.room_bytes <= i64::MAX as u64 && tail.encode() == *bytes, "{tail:?}");
+}
+
+/// A tail, most of them plausible.
+fn tail(input: &mut Input<'_>) -> Vec<u8> {
+    let mut at = |likely: u64| if input.one_in(6) { input.border(8) } else { likely };
+    let last = LentRange { file_offset: at(3 << 16), zone_offset: at(5 << 16), bytes: at(1000) };
+    let (room_bytes, word_offset, word) = (at(64_536), at(4096 + 64), at(7 << TAIL_LENGTH_BITS));
+    let mut bytes = LentTail { last, room_bytes, word_offset, word }.encode().to_vec();
+    if input.one_in(8) {
+        let length = input.below(bytes.len() + 1);
+        bytes.truncate(length);
+    }
+    bytes
+}
+
 fn check_store_message(bytes: &[u8]) {
     if let Ok(message) = StoreMessage::decode(bytes) {
         assert!(message.encode() == *bytes, "{message:?} has other bytes");
@@ -241,7 +265,7 @@ fn ahead(input: &mut Input<'_>) -> Vec<u8> {
 
 pub(crate) fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
-    match input.below(8) {
+    match input.below(9) {
         0 => check_greetings(&greeting(&mut input)),
         1 => {
             let bytes = listing(&mut input);
@@ -271,6 +295,10 @@ pub(crate) fn run(bytes: &[u8]) {
             let answers: Vec<Foretold<'_>> = Ahead::new(&bytes).map_while(Result::ok).collect();
             check_ahead(&bytes, &answers);
         }
+        7 => {
+            let bytes = tail(&mut input);
+            check_tail(&bytes, if input.one_in(3) { input.border(8) } else { 64 << 20 });
+        }
         2 => {
             let answer = Answer { error: input.border(4) as u32, value: input.border(8), ..Answer::default() };
             check_answer(answer);
@@ -288,12 +316,12 @@ pub(crate) fn run(bytes: &[u8]) {
 pub(crate) fn corpus() -> Vec<Vec<u8>> {
     let requests = (0..Number::ALL.len() as u8).flat_map(|number| {
         (0..4_u8).map(move |how| {
-            let mut bytes = vec![7, 0, number, 3, 0, 0, 2, 0, 0, b'a', b'/', b'b', b'x', b'y'];
+            let mut bytes = vec![8, 0, number, 3, 0, 0, 2, 0, 0, b'a', b'/', b'b', b'x', b'y'];
             bytes.extend((0..60_u8).map(|index| index.wrapping_mul(how)));
             bytes
         })
     });
-    let others = (0..7_u8).flat_map(|kind| {
+    let others = (0..8_u8).flat_map(|kind| {
         (0..16_u8).map(move |how| [kind].into_iter().chain((0..80_u8).map(|index| index.wrapping_mul(how).wrapping_add(how))).collect())
     });
     requests.chain(others).collect()

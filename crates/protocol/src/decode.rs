@@ -171,6 +171,8 @@ impl<'a> Operation<'a> {
             Number::Unmap => Self::Unmap { mapping: handle.0 },
             Number::LendStores => Self::LendStores { handle, offset, into: buffer },
             Number::ReturnStores => Self::ReturnStores { lease: handle.0 },
+            Number::LendTail => Self::LendTail { handle, into: buffer },
+            Number::Appended => Self::Appended { lease: handle.0 },
             Number::MapForStores => Self::MapForStores { handle, offset, length: from.0.length, into: buffer },
             other => unreachable!("{other:?} is no operation on an open file"),
         })

@@ -198,7 +198,13 @@ impl Operation<'_> {
                 to.request.length = length;
                 to.buffer(0, into);
             }
-            Self::Unmap { mapping: number } | Self::ReturnStores { lease: number } => to.request.handle = number.get(),
+            Self::LendTail { handle, into } => {
+                to.file(handle);
+                to.buffer(0, into);
+            }
+            Self::Unmap { mapping: number } | Self::ReturnStores { lease: number } | Self::Appended { lease: number } => {
+                to.request.handle = number.get()
+            }
             Self::ReadDirectory { handle, cookie, into } => {
                 to.file(handle);
                 to.request.offset = cookie;

@@ -5,7 +5,7 @@
 //! * [`Outcome`]: an answer, typed.
 //! * [`Hello`] and [`Reception`]: the first message each way. Everything else goes by the ring.
 //! * [`Listing`] and [`EntryWriter`]: entries of a directory in a data area. [`Ahead`] and [`AheadWriter`]: attributes of several. [`Space`]: what statfs(2) shows. [`LentRange`]: where bytes
-//!   of a file can be loaded, or stored under a [`StoreLease`]. [`StoreMessage`]: what comes with a description of the memory zone for stores.
+//!   of a file can be loaded, or stored under a [`StoreLease`]. [`LentTail`]: where bytes can be appended under one. [`StoreMessage`]: what comes with a description of the memory zone for stores.
 //! * [`socket`]: where the socket of a mount is.
 //!
 //! [MSG1] Decoding is total: any request gives an operation or [`Malformed`], without a loop or an allocation that depends on its contents.
@@ -37,6 +37,7 @@ pub mod socket;
 mod space;
 mod store_lease;
 mod store_message;
+mod tail;
 mod text;
 
 pub use ahead::{Ahead, AheadWriter, Foretold};
@@ -49,10 +50,11 @@ pub use operation::{Handle, Offset, Operation, Place, Subject, TimeToSet, Unless
 pub use space::{SPACE_BYTES, Space};
 pub use store_lease::StoreLease;
 pub use store_message::{STORE_MESSAGE_BYTES, StoreMessage};
+pub use tail::{LENT_TAIL_BYTES, LentTail, TAIL_LENGTH_BITS};
 pub use text::{TEXT_BYTES_MAX, Text};
 
 /// The version of the messages, together with the ring's layout.
-pub const VERSION: u32 = tandemfs_ring::VERSION << 16 | 5;
+pub const VERSION: u32 = tandemfs_ring::VERSION << 16 | 6;
 /// Most bytes that one request reads or writes; a client splits more.
 pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;
 /// Most bytes of a read that a client keeps.

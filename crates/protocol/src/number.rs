@@ -103,6 +103,10 @@ numbers! {
     MapForStores = 40,
     /// As Stat, with answers about further names of the directory.
     StatAhead = 41,
+    /// The end of an open file in the memory zone, for appends under a lease.
+    LendTail = 42,
+    /// How far appends count under a lease that was taken away.
+    Appended = 43,
 }
 
 impl Number {

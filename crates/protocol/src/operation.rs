@@ -297,6 +297,17 @@ pub enum Operation<'a> {
     ReturnStores {
         lease: NonZeroU64,
     },
+    /// As `LendStores`, the last bytes of a file with the room behind them, for appends; also of a file with O_APPEND. Returns the number of bytes of a
+    /// [`crate::LentTail`], none where no room is lent. Only where the greeting names this operation.
+    LendTail {
+        handle: Handle,
+        into: Range,
+    },
+    /// Asked by who has left a lease of `LendTail` that was taken away meanwhile: the size that the file got by it. Appends up to that count, others do not.
+    /// Waits until the lease has ended. `EINVAL` for a lease that was not taken away.
+    Appended {
+        lease: NonZeroU64,
+    },
     /// As `Map`, of a file that is open for reading and writing, for who maps it for stores, too. A description of the zone for this mapping alone is
     /// on the socket before the answer, in a [`crate::StoreMessage`]; the pages stay until nothing has that description. Only where the
     /// greeting names this operation.
@@ -357,6 +368,8 @@ impl Operation<'_> {
             Self::Unmap { .. } => Number::Unmap,
             Self::LendStores { .. } => Number::LendStores,
             Self::ReturnStores { .. } => Number::ReturnStores,
+            Self::LendTail { .. } => Number::LendTail,
+            Self::Appended { .. } => Number::Appended,
             Self::MapForStores { .. } => Number::MapForStores,
             Self::StatAhead { .. } => Number::StatAhead,
         }

@@ -70,6 +70,8 @@ fn operations() -> Vec<Operation<'static>> {
         Operation::Unmap { mapping: handle(5).0 },
         Operation::LendStores { handle: handle(4), offset: -9, into: RANGE },
         Operation::ReturnStores { lease: handle(5).0 },
+        Operation::LendTail { handle: handle(4), into: RANGE },
+        Operation::Appended { lease: handle(5).0 },
         Operation::MapForStores { handle: handle(4), offset: -9, length: u64::MAX, into: RANGE },
     ]
 }
@@ -141,6 +143,8 @@ fn what_no_program_sends_is_refused() {
         (Operation::Unmap { mapping: handle(1).0 }, |request| request.handle = 0),
         (Operation::LendStores { handle: handle(1), offset: 0, into: RANGE }, |request| request.handle = 0),
         (Operation::ReturnStores { lease: handle(1).0 }, |request| request.handle = 0),
+        (Operation::LendTail { handle: handle(1), into: RANGE }, |request| request.handle = 0),
+        (Operation::Appended { lease: handle(1).0 }, |request| request.handle = 0),
         (Operation::MapForStores { handle: handle(1), offset: 0, length: 1, into: RANGE }, |request| request.handle = 0),
         (Operation::Seek { handle: handle(1), offset: 0, whence: Whence::Data }, |request| request.flags = 2),
     ] {

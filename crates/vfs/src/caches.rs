@@ -37,6 +37,14 @@ pub trait Caches: Send + Sync {
     /// `WouldWait`.
     fn change(self: Arc<Self>, file: InodeNumber, bytes: Range<u64>) -> Result<Box<dyn Change>>;
 
+    /// Somebody else may append to a file by stores from now on, of which nobody is told. Does not wait.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    fn appends_by_stores(&self, _: InodeNumber) -> Result<()> {
+        Ok(())
+    }
+
     /// Whether pages of a file may be kept, so that both calls above would drop some. Does not wait.
     fn has_pages(&self, file: InodeNumber) -> bool;
 

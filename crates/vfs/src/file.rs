@@ -10,7 +10,7 @@ use tandemfs_device::{Sink, Source};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{
-    Attributes, Borrower, DirectoryEntry, FileSystem, LentExtent, MappedElsewhere, ReadOptions, SeekTo, StoreAccess, StoreLease,
+    Attributes, Borrower, DirectoryEntry, FileSystem, Kept, LentExtent, MappedElsewhere, ReadOptions, SeekTo, StoreAccess, StoreLease,
     WriteOptions, leaves_to_others, may_wait,
 };
 
@@ -26,6 +26,8 @@ const CALL_BYTES_MAX: usize = 0x7fff_f000;
 /// How long who maps a file for stores waits for the end of what has it open there, if that has just been closed.
 const CLOSING_TRIES: u32 = 8;
 const CLOSING_WAIT: Duration = Duration::from_millis(1);
+/// Flags by which a write is not what a store is: past the cache, or with the times durable as well.
+const NOT_STORED: i32 = libc::O_DIRECT | libc::O_SYNC & !libc::O_DSYNC;
 /// The flags that F_SETFL changes.
 const SETTABLE: u32 = (libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME) as u32;
 
@@ -162,8 +164,12 @@ impl OpenFile {
 
     /// Whether its flags let a program store what it would write ([`Vfs::lend_stores`]).
     pub fn may_be_stored_to(&self) -> bool {
-        let excluded = libc::O_APPEND | libc::O_DIRECT | libc::O_SYNC & !libc::O_DSYNC;
-        self.flags() & excluded == 0
+        self.flags() & (libc::O_APPEND | NOT_STORED) == 0
+    }
+
+    /// Whether its flags let a program append what it would write by stores ([`Vfs::lend_stores_to_append`]).
+    pub fn may_be_appended_to(&self) -> bool {
+        self.flags() & NOT_STORED == 0
     }
 
     pub(crate) fn appends(&self) -> bool {
@@ -234,7 +240,9 @@ impl Vfs {
             bounded(self.fs.size(file.inode)?.saturating_sub(offset), QUICK_BYTES)?; // [KV7]; most buffers are longer than the file
         }
         self.settle(file.inode)?; // [KV6]
-        Ok(self.fs.read_into(file.inode, offset, into.part(0..length), ReadOptions::default())?)
+        // No kernel keeps these bytes.
+        let kept = if file.flags() & libc::O_DIRECT == 0 { Kept::Here } else { Kept::Nowhere };
+        Ok(self.fs.read_into(file.inode, offset, into.part(0..length), ReadOptions { kept })?)
     }
 
     /// Where the window of an open file that has this offset lies in the memory zone ([`FileSystem::lend`]), for who loads it there instead of
@@ -269,17 +277,51 @@ impl Vfs {
         borrower: &Arc<Borrower>,
         access: &Arc<dyn StoreAccess>,
     ) -> Result<Option<Arc<StoreLease>>> {
-        file.must_write()?;
+        self.must_be_lent(process, file)?;
         let offset = offset_of(offset)?;
+        self.lend_to_store(file, file.may_be_stored_to(), || self.fs.lend_stores(borrower, access, file.inode, offset))
+    }
+
+    /// As [`Vfs::lend_stores`], the last block of an open file with the room behind its end ([`FileSystem::lend_stores_to_append`]), also of one with
+    /// O_APPEND. A caller who may not use the reserve gets none while nothing else is left: room is space that he does not need yet.
+    ///
+    /// # Errors
+    /// As [`Vfs::lend_stores`].
+    pub fn lend_stores_to_append(
+        &self,
+        process: &Process,
+        file: &OpenFile,
+        borrower: &Arc<Borrower>,
+        access: &Arc<dyn StoreAccess>,
+    ) -> Result<Option<Arc<StoreLease>>> {
+        self.must_be_lent(process, file)?;
+        let may = file.may_be_appended_to() && self.may_have_more(&process.credentials);
+        self.lend_to_store(file, may, || {
+            self.caches.as_ref().map_or(Ok(()), |caches| caches.appends_by_stores(file.inode))?;
+            self.fs.lend_stores_to_append(borrower, access, file.inode)
+        })
+    }
+
+    /// The errors of who asks for a file to store to.
+    fn must_be_lent(&self, process: &Process, file: &OpenFile) -> Result<()> {
+        file.must_write()?;
         if file.kind != file_type::REGULAR {
             return Err(Errno::INVAL.into());
         }
-        self.leaves_watched_file(process, file)?;
-        if !file.may_be_stored_to() {
+        self.leaves_watched_file(process, file)
+    }
+
+    fn lend_to_store(
+        &self,
+        file: &OpenFile,
+        may: bool,
+        lend: impl FnOnce() -> tandemfs_fs::Result<Option<Arc<StoreLease>>>,
+    ) -> Result<Option<Arc<StoreLease>>> {
+        if !may {
             return Ok(None);
         }
         self.settle(file.inode)?; // [KV6]
-        let Some(lease) = self.fs.lend_stores(borrower, access, file.inode, offset)? else { return Ok(None) };
+        let Some(lease) = lend()? else { return Ok(None) };
         // Pages that came in between have the bytes from before the lease. A page that comes in later ends it.
         if !on(Mutant::LentBesidePages) {
             self.settle(file.inode)?;
@@ -382,7 +424,8 @@ impl Vfs {
         let _changing = self.changing(file.inode, at..at + from.len() as u64)?; // [KV6]
         self.leaves_reserve(who, file.inode, at, from.len() as u64)?;
         let taken = self.before_write(who, file.inode)?; // [KV5]
-        let options = WriteOptions { kill_set_id: taken.set_id, ..WriteOptions::default() };
+        let kept = file.flags() & libc::O_DIRECT == 0;
+        let options = WriteOptions { kill_set_id: taken.set_id, kept, ..WriteOptions::default() };
         let (done, end) = self.fs.write_from(file.inode, offset, from, options)?;
         let written = (done, offset.map_or(end, |offset| offset + done as u64));
         mutant::at(Point::Written);

@@ -64,6 +64,11 @@ impl Vfs {
         }
     }
 
+    /// Whether a caller may get space that it does not need yet.
+    pub(crate) fn may_have_more(&self, who: &Credentials) -> bool {
+        who.may_use_reserve() || self.settings.reserve.reached(&self.fs).is_none()
+    }
+
     /// Fails if a change of a range would use the reserve, and the caller may not.
     pub(crate) fn leaves_reserve(&self, who: &Credentials, file: InodeNumber, offset: u64, length: u64) -> Result<()> {
         if who.may_use_reserve() { Ok(()) } else { self.settings.reserve.leaves(&self.fs, file, offset, length) }

@@ -93,7 +93,7 @@ pub use mount::{MountError, MountGuard, MountOptions, Unmount, mount, unmount};
 pub use negotiation::{Agreed, InitFlags, Wanted};
 pub use node::open_node;
 pub use notify::{Contents, Notifier, NotifyError, Retrieval, Retrieved};
-pub use reply::{Attributes, Directory, Entry, OpenFlags, Opened, ParkedReply, Reply, Statfs, kind_of};
+pub use reply::{Attributes, Directory, Entry, OpenFlags, Opened, ParkedReply, Reply, Said, Statfs, Watch, kind_of};
 pub use request::{
     CopyFileRange, Dialect, Extensions, FileLock, Forgets, Groups, Init, Ioctl, Mappings, Operation, Request, RequestError,
     SecurityContext, SetAttributes, Write,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{FileSystem, ReadOptions, WriteOptions};
+use tandemfs_fs::{FileSystem, Kept, ReadOptions, WriteOptions};
 
 use super::page_cache::{Backing, PageCache};
 use super::target::{Handle, Target};
@@ -79,7 +79,12 @@ struct Below<'f> {
 
 impl Backing for Below<'_> {
     fn read(&self, file: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
-        Ok(self.fs.read_with(InodeNumber::new(file), offset, into, ReadOptions { keep_pages: self.has_cache })?)
+        Ok(self.fs.read_with(
+            InodeNumber::new(file),
+            offset,
+            into,
+            ReadOptions { kept: if self.has_cache { Kept::ToCompare } else { Kept::Here } },
+        )?)
     }
 
     fn write(&self, file: u64, offset: u64, from: &[u8]) -> Result<()> {

@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use serde::Serialize;
 use serde_json::Value;
-use tandemfs_fs::LatencyCounts;
+use tandemfs_device::LatencyCounts;
 
 use crate::output;
+use crate::times::counts;
 
 /// An answer to `tandemfs stats`, and when it came.
 #[derive(Debug, Clone)]
@@ -297,11 +298,6 @@ fn operations(
 }
 
 /// Times as `stats` gives them.
-fn counts(times: &Value) -> LatencyCounts {
-    let buckets = times["buckets"].as_array().into_iter().flatten();
-    LatencyCounts(buckets.filter_map(|bucket| Some((bucket[0].as_u64()?, bucket[1].as_u64()?))).collect())
-}
-
 fn latency(times: &LatencyCounts) -> Option<Latency> {
     Some(Latency {
         samples: times.samples(),

@@ -1,4 +1,4 @@
-/* A program that overwrites files and reads them again, for `tests/run_lent.rs`: what it prints, and what is in its files, must not depend on the way
+/* A program that overwrites files, appends to them and reads them again, for `tests/run_lent.rs`: what it prints, and what is in its files, must not depend on the way
    that its calls go.
    lent WHAT DIRECTORY */
 #define _GNU_SOURCE
@@ -460,6 +460,158 @@ static void acknowledges(void) {
     }
 }
 
+/* Appends by each way that there is, reads and looks at the size, until the end of the file has long been lent. */
+static void append(int file, int is_append, int rounds) {
+    for (int round = 0; round < rounds; round++) {
+        size_t count = 1 + below(round % 50 ? 200 : 6000);
+        struct stat attributes;
+        fill(count);
+        switch (below(8)) {
+            case 0: {
+                struct iovec parts[2] = {{bytes, count / 2}, {bytes + count / 2, count - count / 2}};
+                CHECK(is_append || lseek(file, 0, SEEK_END) == (off_t)size);
+                CHECK(writev(file, parts, 2) == (ssize_t)count);
+                break;
+            }
+            case 1: {
+                struct iovec part = {bytes, count};
+                CHECK(pwritev2(file, &part, 1, 0, RWF_APPEND) == (ssize_t)count);
+                break;
+            }
+            case 2: /* with O_APPEND it goes to the end, wherever that is */
+                CHECK(pwrite(file, bytes, count, is_append ? below(size + 1) : size) == (ssize_t)count);
+                break;
+            default:
+                CHECK(is_append || lseek(file, size, SEEK_SET) == (off_t)size);
+                CHECK(write(file, bytes, count) == (ssize_t)count);
+                CHECK(lseek(file, 0, SEEK_CUR) == (off_t)(size + count));
+        }
+        memcpy(model + size, bytes, count), size += count;
+        if (round % 3 == 0) CHECK(fdatasync(file) == 0);
+        if (round % 40 == 0) CHECK(fstat(file, &attributes) == 0 && attributes.st_size == (off_t)size && fsync(file) == 0);
+        if (round % 40 == 20) CHECK(stat("log", &attributes) == 0 && attributes.st_size == (off_t)size);
+        if (round % 10 == 0) {
+            size_t from = size - below(size < 5000 ? size : 5000);
+            ssize_t there = size - from;
+            CHECK(pread(file, found, 6000, from) == there && !memcmp(found, model + from, there));
+            CHECK(pread(file, found, 100, size) == 0 && pread(file, found, 100, size + 70000) == 0);
+        }
+        if (!is_append && round % 25 == 0) {
+            size_t at = size - 1 - below(size < 3000 ? size : 3000), most = size - at < 60 ? size - at : 60;
+            fill(most);
+            CHECK(pwrite(file, bytes, most, at) == (ssize_t)most);
+            memcpy(model + at, bytes, most);
+        }
+    }
+}
+
+/* What is done with an open file, or to it by others, between appends. */
+static void appends(void) {
+    int file, other, status;
+    for (int event = 0; event < 14; event++) {
+        int is_append = event % 2 == 0;
+        file = open("log", O_RDWR | O_CREAT | (is_append ? O_APPEND : 0) | (event % 3 ? 0 : O_DSYNC), 0644);
+        CHECK(file >= 0);
+        append(file, is_append, 500);
+        switch (event) {
+            case 0: { /* a child appends by the same descriptor */
+                pid_t child = fork();
+                CHECK(child >= 0);
+                if (child == 0) { same(file); append(file, is_append, 50); same(file); _exit(0); }
+                CHECK(waitpid(child, &status, 0) == child && status == 0);
+                CHECK((size = lseek(file, 0, SEEK_END)) > 0 && pread(file, model, size, 0) == (ssize_t)size);
+                break;
+            }
+            case 1:
+                CHECK((other = dup(file)) >= 0);
+                append(other, is_append, 60), same(file), append(file, is_append, 60), same(other);
+                CHECK(close(other) == 0);
+                break;
+            case 2: /* two that append */
+                CHECK((other = open("log", O_RDWR | O_APPEND)) >= 0);
+                for (int turn = 0; turn < 20; turn++) append(turn % 2 ? other : file, 1, 15);
+                same(other), same(file);
+                CHECK(close(other) == 0);
+                break;
+            case 3:
+                size -= 70000;
+                CHECK(ftruncate(file, size) == 0);
+                SAY(pread(file, found, 100, size));
+                append(file, is_append, 60);
+                memset(model + size, 0, 90000), size += 90000;
+                CHECK(truncate("log", size) == 0);
+                break;
+            case 4: /* another program reads, and one appends */
+                CHECK(fflush(stdout) == 0 && system("cksum < log; printf appended >> log") == 0);
+                memcpy(model + size, "appended", 8), size += 8;
+                break;
+            case 5:
+                CHECK(fcntl(file, F_SETFL, O_APPEND) == 0);
+                append(file, 1, 60);
+                CHECK(fcntl(file, F_SETFL, 0) == 0);
+                break;
+            case 6: {
+                unsigned char *mapped = mmap(NULL, size, PROT_READ, MAP_SHARED, file, 0);
+                CHECK(mapped != MAP_FAILED && !memcmp(mapped, model, size));
+                append(file, is_append, 60);
+                CHECK(munmap(mapped, size) == 0);
+                break;
+            }
+            case 7:
+                CHECK(rename("log", "renamed") == 0 && rename("renamed", "log") == 0);
+                break;
+            case 8: { /* a stream */
+                FILE *stream = fopen("log", "a");
+                CHECK(stream);
+                for (int line = 0; line < 300; line++) {
+                    size_t count = sprintf((char *)bytes, "line %d\n", line);
+                    CHECK(fputs((char *)bytes, stream) >= 0 && fflush(stream) == 0);
+                    memcpy(model + size, bytes, count), size += count;
+                }
+                CHECK(fclose(stream) == 0);
+                break;
+            }
+            case 9: /* one that is removed while it is appended to */
+                same(file);
+                CHECK(link("log", "second") == 0 && unlink("second") == 0);
+                CHECK(fallocate(file, FALLOC_FL_KEEP_SIZE, size, 500000) == 0);
+                append(file, is_append, 60);
+                CHECK(fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, size - 5000, 1000) == 0);
+                memset(model + size - 5000, 0, 1000);
+                break;
+            case 10: { /* a child that another program becomes */
+                CHECK(fflush(stdout) == 0);
+                pid_t child = fork();
+                if (child == 0) { dup2(file, 1); execlp("echo", "echo", "by echo", NULL); _exit(1); }
+                CHECK(waitpid(child, &status, 0) == child && status == 0);
+                memcpy(model + size, "by echo\n", 8), size += 8;
+                break;
+            }
+        }
+        append(file, is_append, 60);
+        same(file);
+        if (event == 13) pause_if_asked();
+        CHECK(close(file) == 0);
+    }
+}
+
+/* As `acknowledges`, records at the end of a log. */
+static void appends_acknowledge(void) {
+    int file = open("log", O_RDWR | O_CREAT | O_APPEND, 0644);
+    uint64_t record[5], last;
+    CHECK(file >= 0 && (size = lseek(file, 0, SEEK_END)) % sizeof record == 0);
+    last = size / sizeof record;
+    for (;;) {
+        last++;
+        for (unsigned index = 0; index < 5; index++) record[index] = last;
+        if (write(file, record, sizeof record) != sizeof record || fdatasync(file) != 0) {
+            dprintf(2, "errno %d\n", errno);
+            return;
+        }
+        dprintf(1, "%llu\n", (unsigned long long)last);
+    }
+}
+
 /* Reads a file of which the memory is gone. */
 static void faults(void) {
     int file = open("faults", O_RDWR);
@@ -505,6 +657,43 @@ static void cost(void) {
     }
 }
 
+/* An overwrite of a page by a lease and an append of 100 B by another, each between two calls of getppid. */
+static void flushes(void) {
+    int file = open("flushes", O_RDWR | O_CREAT, 0644), log = open("flushed log", O_WRONLY | O_CREAT | O_APPEND, 0644);
+    size = 100 << 10;
+    CHECK(write(file, bytes, size) == (ssize_t)size);
+    for (int round = 0; round < 200; round++) CHECK(pwrite(file, bytes, PAGE, 0) == PAGE && write(log, bytes, 100) == 100);
+    pause_if_asked();
+    getppid();
+    CHECK(pwrite(file, bytes, PAGE, 0) == PAGE);
+    getppid();
+    CHECK(write(log, bytes, 100) == 100);
+    getppid();
+}
+
+/* How long a durable append of 100 B takes. */
+static void cost_of_appends(void) {
+    enum { ROUNDS = 20000, REPEATS = 9 };
+    double took[2][REPEATS];
+    int file = open("cost", O_RDWR | O_CREAT | O_APPEND | O_TRUNC, 0644);
+    memset(bytes, 7, 100);
+    for (int repeat = 0; repeat < REPEATS; repeat++) {
+        for (int kind = 0; kind < 2; kind++) {
+            double begun = seconds();
+            for (int round = 0; round < ROUNDS; round++) {
+                CHECK(write(file, bytes, 100) == 100);
+                if (kind == 1) CHECK(fdatasync(file) == 0);
+            }
+            took[kind][repeat] = (seconds() - begun) / ROUNDS * 1e9;
+        }
+    }
+    const char *names[] = {"write", "write, fdatasync"};
+    for (int kind = 0; kind < 2; kind++) {
+        qsort(took[kind], REPEATS, sizeof(double), order);
+        printf("%s of 100 B at the end: %.0f ns (%.0f to %.0f)\n", names[kind], took[kind][REPEATS / 2], took[kind][0], took[kind][REPEATS - 1]);
+    }
+}
+
 /* Page faults and time of a mapped gigabyte: a store to each page, and then a pass over all of it. */
 static long faulted(void) {
     struct rusage used;
@@ -535,6 +724,7 @@ static void page_faults(void) {
 int main(int count, char **words) {
     CHECK(count == 3 && chdir(words[2]) == 0);
     const struct { const char *name; void (*run)(void); } all[] = {
+        {"appends", appends}, {"flushes", flushes}, {"appends_acknowledge", appends_acknowledge}, {"cost_of_appends", cost_of_appends},
         {"overwrites", overwrites}, {"jumps", jumps}, {"acknowledges", acknowledges}, {"faults", faults}, {"cost", cost},
         {"maps", maps}, {"maps_beside_child", maps_beside_child}, {"maps_threads", maps_threads}, {"page_faults", page_faults}, {"maps_acknowledge", maps_acknowledge},
     };

@@ -319,7 +319,7 @@ pub fn maps_ids() -> bool {
 }
 
 /// Waits for something that comes about by itself.
-pub fn eventually(what: &str, condition: impl Fn() -> bool) {
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < WITHIN, "{what} did not come about");

@@ -25,14 +25,21 @@ fn the_zone_is_for_who_asks_where_the_mount_lends() {
     assert!(scene.connect(&storing()).stores_by_itself());
     let socket = socket_to(scene.server.socket());
     let (welcome, mut descriptors) = greeted(socket.as_fd(), Hello::new(1, 1 << 20));
-    assert_eq!((welcome.stores, welcome.operations & (Number::LendStores.bit() | Number::ReturnStores.bit())), (None, 0));
+    let of_stores = [Number::LendStores, Number::ReturnStores, Number::LendTail, Number::Appended].map(Number::bit);
+    assert_eq!((welcome.stores, welcome.operations & of_stores.iter().sum::<u64>()), (None, 0));
     descriptors.pop();
     let bell = if descriptors.len() > 2 { descriptors.pop() } else { None };
     let client = Client::map(descriptors[0].as_fd(), descriptors[1].as_fd(), bell, Some(socket)).expect("mapped");
     let mut slot = client.slot().expect("a slot");
     let (handle, into) = (Handle::of(1 << 32).expect("a number"), client.buffer(64).expect("room").range());
     let lease = StoreLease(LeaseToken { index: 0, epoch: 1 }).number().expect("a number");
-    for operation in [Operation::LendStores { handle, offset: 0, into }, Operation::ReturnStores { lease }] {
+    let denied = [
+        Operation::LendStores { handle, offset: 0, into },
+        Operation::ReturnStores { lease },
+        Operation::LendTail { handle, into },
+        Operation::Appended { lease },
+    ];
+    for operation in denied {
         assert_eq!(answered(&mut slot, &operation), Err(libc::ENOSYS));
     }
 }

@@ -1,5 +1,5 @@
 //! Bytes that clients store to the memory zone themselves ([LNS1]–[LNS7] of `lent_stores.rs`, [STR1]–[STR8] of the client), through the server, the
-//! shared memory and the client: what is stored is what others read, and what others do ends a lease first (`leases.rs`). Clients of other processes that
+//! shared memory and the client: what is stored is what others read, and what others do ends a lease first (`leases.rs`); the same of appends in lent room (`tails.rs`). Clients of other processes that
 //! are killed or stopped inside of a lease, lie, or keep their description of the zone (`processes.rs`). Who gets the zone, who does not, and how much
 //! (`bounds.rs`).
 //!
@@ -19,6 +19,7 @@ mod processes;
 mod raw;
 #[path = "../support/mod.rs"]
 mod support;
+mod tails;
 
 use std::fs::File as HostFile;
 use std::ops::Range;

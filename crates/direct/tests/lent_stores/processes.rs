@@ -28,7 +28,9 @@ fn child() {
         std::io::stdout().flush().expect("said");
     };
     let mut raw = Some(Raw::connect(&path));
-    let (token, at) = raw.as_mut().expect("connected").lease().expect("a lease");
+    // Of an empty file there is none.
+    let (mut token, at) = raw.as_mut().expect("connected").lease().unwrap_or((tandemfs_ring::LeaseToken { index: 0, epoch: 0 }, 0));
+    let mut tail = None;
     let mut inside = None;
     let mut keeps: (Option<StoreZone>, Option<Mapping>) = (None, None);
     let mut last = None;
@@ -45,6 +47,24 @@ fn child() {
                 let map = raw.as_ref().map(|raw| &raw.map).or(keeps.1.as_ref()).expect("mapped");
                 map.store(at, &[7; PAGE]).expect("stored");
                 say("stored");
+            }
+            "tail" => {
+                let lent = raw.as_mut().expect("connected").tail();
+                say(&lent.map_or("tail none".to_owned(), |(_, tail)| format!("tail {}", tail.size())));
+                if let Some(lent) = lent {
+                    (token, tail) = (lent.0, Some(lent.1));
+                }
+            }
+            step @ ("append bytes" | "append word") => {
+                let (map, tail) = (&raw.as_ref().expect("connected").map, tail.expect("lent"));
+                match step {
+                    "append bytes" => map.store(tail.last.zone_offset + tail.last.bytes, &[2; 50]).expect("stored"),
+                    _ => map.store(tail.word_offset, &(tail.word + 50).to_le_bytes()).expect("stored"),
+                }
+                say("stored");
+            }
+            "appended" => {
+                say(&raw.as_mut().expect("connected").appended(token).map_or("not".to_owned(), |size| format!("appended {size}")))
             }
             "leave" => say(&format!("left {}", inside.take().expect("inside").leave())),
             "lie" => {
@@ -131,6 +151,14 @@ impl Told {
         kill_process(Pid::from_raw(self.child.id() as i32).expect("a process"), signal).expect("sent");
     }
 
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub(crate) fn go_on(&self) {
+        self.signal(Signal::CONT);
+    }
+
     pub(crate) fn kill(mut self) {
         self.child.kill().expect("it lived");
         self.child.wait().expect("it ends");
@@ -145,7 +173,7 @@ impl Drop for Told {
 }
 
 /// What comes of an act, how long it took by the clock, and how long this process ran meanwhile: for lower and upper bounds.
-fn timed<T>(act: impl FnOnce() -> T) -> (T, Duration, Duration) {
+pub(crate) fn timed<T>(act: impl FnOnce() -> T) -> (T, Duration, Duration) {
     let (begun, awake) = (Instant::now(), Awake::now());
     (act(), begun.elapsed(), awake.elapsed())
 }

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use tandemfs_device::{Mapping, StoreZone};
-use tandemfs_protocol::{Handle, Hello, LentRange, Operation, Outcome, Place, StoreLease, StorePlace, Text, ZonePlace};
+use tandemfs_protocol::{Handle, Hello, LentRange, LentTail, Operation, Outcome, Place, StoreLease, StorePlace, Text, ZonePlace};
 use tandemfs_ring::{Answer, Client, LeaseToken, Leases, Range, Slot};
 
 use crate::greeting::{greeted, socket_to};
@@ -56,5 +56,30 @@ impl Raw {
         buffer.read(0, &mut bytes);
         let first = *LentRange::decode(&bytes, 0, self.map.length()).expect("ranges").first()?;
         Some((StoreLease::decode(answer.further).expect("a lease").0, first.zone_offset))
+    }
+
+    /// The end of the file.
+    pub(crate) fn tail(&mut self) -> Option<(LeaseToken, LentTail)> {
+        let buffer = self.client.buffer(4096).expect("room");
+        let lend = Operation::LendTail { handle: self.handle, into: buffer.range() };
+        let answer = answered(&mut self.slot, &lend).expect("answered");
+        let mut bytes = vec![0; answer.value as usize];
+        buffer.read(0, &mut bytes);
+        (!bytes.is_empty()).then(|| {
+            let tail = LentTail::decode(&bytes, self.map.length()).expect("a tail");
+            (StoreLease::decode(answer.further).expect("a lease").0, tail)
+        })
+    }
+
+    /// Gives a lease back.
+    pub(crate) fn give_back(&mut self, token: LeaseToken) {
+        let lease = StoreLease(token).number().expect("a number");
+        answered(&mut self.slot, &Operation::ReturnStores { lease }).expect("given back");
+    }
+
+    /// How far appends count.
+    pub(crate) fn appended(&mut self, token: LeaseToken) -> Result<u64, i32> {
+        let lease = StoreLease(token).number().expect("a number");
+        answered(&mut self.slot, &Operation::Appended { lease }).map(|answer| answer.value)
     }
 }

@@ -1,5 +1,7 @@
 //! How worn the flash is.
 
+use tandemfs_device::FlashWear;
+
 use super::layout::BlockState;
 use super::pool::{Block, Usage};
 
@@ -26,6 +28,17 @@ pub(crate) struct Wear {
 }
 
 impl Wear {
+    /// What a drive says of it.
+    pub(crate) fn shown(&self) -> FlashWear {
+        FlashWear {
+            erasures_mean: self.erasures_mean,
+            erasures_max: self.erasures_max,
+            endurance_erasures: self.endurance_erasures,
+            blocks: self.blocks,
+            bad_blocks_grown: self.bad_blocks_grown,
+        }
+    }
+
     pub(super) fn of(blocks: &[Block], endurance_erasures: u32) -> Self {
         let mut wear = Self { erasures_min: u32::MAX, endurance_erasures, blocks: blocks.len() as u32, ..Self::default() };
         let mut sum = 0;

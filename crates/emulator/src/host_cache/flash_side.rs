@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tandemfs_device::{CacheMove, DeviceError, DriveCounts, FirmwareCounts, MoveDirection};
 
 use crate::controller::Condition;
-use crate::flash::Flash;
+use crate::flash::{Flash, Wear};
 use crate::layout::DramLayout;
 use crate::lifetime::Lifetime;
 use crate::medium::{FLASH_PAGE_BYTES, FlashWork, Medium, PageBytes, Pages};
@@ -63,6 +63,10 @@ impl<M: Medium> FlashSide<M> {
     /// Counters since the drive was opened.
     pub(super) fn counts(&self) -> DriveCounts {
         DriveCounts { firmware: self.moved, flash: self.flash.counts() }
+    }
+
+    pub(super) fn wear(&self) -> Wear {
+        self.flash.wear()
     }
 
     pub(super) fn condition(&self) -> Condition {

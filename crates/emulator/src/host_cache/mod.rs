@@ -27,8 +27,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tandemfs_device::{
-    BlockPath, BlockRequest, BytePath, CacheMove, CacheMoves, Device, DeviceDescription, DeviceError, DriveCounts, LentZone, MappedMemory,
-    MemoryRange, MoveState, MoveTicket, StoreZone, VirtualTime, ZoneHold, is_zone_held,
+    BlockPath, BlockRequest, BytePath, CacheMove, CacheMoves, Device, DeviceDescription, DeviceError, DriveCounts, FlashWear, LentZone,
+    MappedMemory, MemoryRange, MoveState, MoveTicket, StoreZone, VirtualTime, ZoneHold, is_zone_held,
 };
 use tandemfs_format::{PAGE_BYTES, SECTOR_BYTES, Sector};
 
@@ -180,6 +180,10 @@ impl<M: Medium> Device for HostCacheDrive<M> {
 
     fn counts(&self) -> Option<DriveCounts> {
         Some(self.flash.lock().counts())
+    }
+
+    fn wear(&self) -> Option<FlashWear> {
+        Some(self.flash.lock().wear().shown())
     }
 
     fn mapping_unit(&self) -> Option<u64> {

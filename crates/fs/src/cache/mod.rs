@@ -30,7 +30,7 @@
 //!       empty: a fresh page has all its lines sealed before it is linked, and whoever changes a line seals it, so zeros are damage
 //!       (RULES R27).
 
-pub(crate) mod duplicate_pages;
+pub(crate) mod file_pages;
 mod line_store;
 
 use std::collections::VecDeque;
@@ -46,7 +46,7 @@ use crate::statistics::{LiveWork, count};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use crate::sync::{EXPLORED, Mutex};
 use crate::wait::{LongMutex, may_wait};
-use duplicate_pages::DuplicatePages;
+use file_pages::FilePages;
 
 pub(crate) use line_store::{LineStore, Owner, damaged, load_bulk, zero_pages};
 
@@ -149,8 +149,8 @@ pub(crate) struct PageCache {
     shard_pages_max: usize,
     memory_bytes_max: u64,
     page_count: AtomicUsize,
-    /// Copies of file data; they use the memory left ([CP4] there).
-    pub(crate) duplicates: DuplicatePages,
+    /// Pages of files; they use the memory left ([FP6] there).
+    pub(crate) files: FilePages,
     dirty: Apart<Mutex<Vec<Arc<Page>>>>,
     /// Pages in that list, plus pages that a checkpoint has taken from it and not yet written home.
     dirty_count: Apart<AtomicUsize>,
@@ -166,9 +166,9 @@ fn page_number(start: LineAddress) -> u64 {
 }
 
 impl PageCache {
-    /// A cache of at most `memory_bytes`, including dirty pages if they are spread over many shards, as usual. `duplicates` share this memory.
-    pub(crate) fn new(memory_bytes: u64, duplicates: DuplicatePages) -> Self {
-        let pages = memory_bytes as usize / size_of::<Page>();
+    /// A cache of at most `memory_bytes`, including dirty pages if they are spread over many shards, as usual. Pages of files share this memory.
+    pub(crate) fn new(memory_bytes: u64) -> Self {
+        let pages = (memory_bytes - FilePages::least_bytes(memory_bytes)) as usize / size_of::<Page>();
         let shard_pages_max = (pages / SHARDS).max(if EXPLORED { 1 } else { 4 });
         Self {
             shards: (0..SHARDS).map(|_| Apart::default()).collect(),
@@ -176,7 +176,7 @@ impl PageCache {
             dirty_max: SHARDS * shard_pages_max / DIRTY_PART,
             memory_bytes_max: memory_bytes,
             page_count: AtomicUsize::new(0),
-            duplicates,
+            files: FilePages::new(memory_bytes),
             dirty: Apart::default(),
             dirty_count: Apart::default(),
         }
@@ -205,7 +205,7 @@ impl PageCache {
             Err(_) if on(Mutant::FailedLoadIsZeros) => bytes.fill(0),
             other => other?,
         }
-        Ok(self.insert(&mut shard, start, structure, bytes))
+        Ok(self.insert(&mut shard, start, (structure, bytes), work))
     }
 
     /// Lines of one page as on the device, read while no thread can write them home, together with their host copies.
@@ -272,20 +272,32 @@ impl PageCache {
     ///
     /// # Errors
     /// `WouldWait`.
-    pub(crate) fn insert_zeroed(&self, structure: Structure, start: LineAddress) -> Result<Arc<Page>> {
-        self.insert_fresh(structure, start, &[0; PAGE_BYTES])
+    pub(crate) fn insert_zeroed(&self, work: &LiveWork, structure: Structure, start: LineAddress) -> Result<Arc<Page>> {
+        self.insert_fresh(work, structure, start, &[0; PAGE_BYTES])
     }
 
     /// Inserts a page that was written whole on the device, without loading it.
     ///
     /// # Errors
     /// `WouldWait`.
-    pub(crate) fn insert_fresh(&self, structure: Structure, start: LineAddress, bytes: &[u8; PAGE_BYTES]) -> Result<Arc<Page>> {
+    pub(crate) fn insert_fresh(
+        &self,
+        work: &LiveWork,
+        structure: Structure,
+        start: LineAddress,
+        bytes: &[u8; PAGE_BYTES],
+    ) -> Result<Arc<Page>> {
         let mut shard = self.shard(page_number(start)).lock()?;
-        Ok(self.insert(&mut shard, start, structure, *bytes))
+        Ok(self.insert(&mut shard, start, (structure, *bytes), work))
     }
 
-    fn insert(&self, shard: &mut Shard, start: LineAddress, structure: Structure, bytes: [u8; PAGE_BYTES]) -> Arc<Page> {
+    fn insert(
+        &self,
+        shard: &mut Shard,
+        start: LineAddress,
+        (structure, bytes): (Structure, [u8; PAGE_BYTES]),
+        work: &LiveWork,
+    ) -> Arc<Page> {
         for _ in 0..shard.order.len() {
             if shard.pages.len() < self.shard_pages_max {
                 break;
@@ -310,7 +322,7 @@ impl PageCache {
         if shard.pages.insert(page_number(start), page.clone()).is_none() {
             shard.order.push_back(page_number(start));
             self.page_count.fetch_add(1, Relaxed);
-            self.duplicates.allow(self.memory_bytes_max.saturating_sub(self.memory_bytes()));
+            self.files.allow(self.memory_bytes_max.saturating_sub(self.memory_bytes()), work);
         }
         page
     }
@@ -395,8 +407,8 @@ mod tests {
 
     #[test]
     fn a_line_is_verified_once_for_an_owner_and_again_when_it_changes() {
-        let cache = PageCache::new(1 << 20, DuplicatePages::new(0));
-        let page = cache.insert_zeroed(Structure::Mapping, LineAddress::new(0)).expect("nobody holds it");
+        let cache = PageCache::new(1 << 20);
+        let page = cache.insert_zeroed(&LiveWork::default(), Structure::Mapping, LineAddress::new(0)).expect("nobody holds it");
         assert_eq!([verifications(&page, 7), verifications(&page, 7)], [3, 0]);
         assert_eq!(verifications(&page, 9), 3, "what is right for one owner is not for another");
         assert_eq!(verifications(&page, 7), 3);
@@ -406,9 +418,8 @@ mod tests {
 
     #[test]
     fn a_line_that_failed_is_verified_again() {
-        let page = PageCache::new(1 << 20, DuplicatePages::new(0))
-            .insert_zeroed(Structure::Mapping, LineAddress::new(0))
-            .expect("nobody holds it");
+        let page =
+            PageCache::new(1 << 20).insert_zeroed(&LiveWork::default(), Structure::Mapping, LineAddress::new(0)).expect("nobody holds it");
         let refuse = |_, _: &Line| Err(Error::NotFound);
         assert!(page.lines(LineAddress::new(0), 3, 7, refuse, |_, _| panic!("not verified")).is_err());
         assert_eq!(verifications(&page, 7), 3);

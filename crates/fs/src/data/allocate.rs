@@ -80,7 +80,7 @@ impl FileSystem {
         let grows = matches!(mode, AllocateMode::Allocate { keep_size: false } | AllocateMode::Zero { keep_size: false });
         let (_range, pins) = self.lock_for(file, offset, end, grows)?;
         if !matches!(mode, AllocateMode::Allocate { .. }) {
-            file.duplicates.forget(offset, end);
+            file.pages.forget(offset, end);
         }
         if mode != AllocateMode::Punch {
             self.must_leave_mapped(file, &pins, offset, end)?;

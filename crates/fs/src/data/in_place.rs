@@ -17,7 +17,7 @@
 //!       does not repair the sector; rewriting the sector does.
 //! [IP5] Bytes beyond the end of the file in a line with new bytes keep their value (RULES R13). If a truncation left stale bytes in the
 //!       last sector, the write that grows the file over them zeroes them; those zeros are parts like any other.
-//! [IP6] Old lines come from a duplicate page if available, except where a log covers the line or beyond the end of the file: there the
+//! [IP6] Old lines come from a file page in host memory if available, except where a log covers the line or beyond the end of the file: there the
 //!       page differs from the sector. If a line cannot be loaded, the write uses another mechanism.
 //! [IP7] A transaction is bounded (RULES R11): lines beyond [`LINES_MAX`] use the other mechanisms.
 
@@ -29,7 +29,7 @@ use tandemfs_format::{DataAddress, EMPTY_LINE, LINE_BYTES, Line, PAGE_BYTES, Sec
 use super::FileView;
 use super::log_plan::Part;
 use super::mutants;
-use crate::cache::duplicate_pages::Taken;
+use crate::cache::file_pages::Taken;
 use crate::error::Result;
 use crate::index::block::{Base, Block, DataRun};
 use crate::mutant::{Mutant, on};
@@ -71,7 +71,7 @@ struct Touched {
 }
 
 impl Place<'_> {
-    /// Finds old lines that need no load: lines whose old content is not needed, and lines of duplicate pages ([IP6]).
+    /// Finds old lines that need no load: lines whose old content is not needed, and lines of file pages ([IP6]).
     fn find_old(&self, parts: &[Part<'_>], touched: &mut [Touched]) {
         for touched in touched {
             let (start, end) = (touched.line * LINE, (touched.line + 1) * LINE);

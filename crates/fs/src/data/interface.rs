@@ -8,7 +8,7 @@
 //!
 //! [IF1] A checksum covers a whole sector, so part of a sector cannot be verified. Sectors for a caller are read whole, by blocks, also up
 //!       to 512 B, where §4.6 reads by bytes: over PCIe a load of more than one line takes as long as the block read anyway. Read
-//!       data is cached on the host only (the kernel's page cache, `duplicate_pages.rs`); the drive's memory is left to its write log (§4.4,
+//!       data is cached on the host only (the kernel's page cache, `cache/file_pages.rs`); the drive's memory is left to its write log (§4.4,
 //!       coordinated caching).
 //! [IF2] A load waits for each line (4.8 us over PCIe, Table 1), a block read waits once. §4.6 sets the limit for direct I/O at 512 B.
 //!       There is a choice only where the two windows overlap.

@@ -5,7 +5,8 @@
 //! does not know how a program says that it is storing; it asks a [`StoreAccess`].
 //!
 //! [SL1] Lent are blocks in the memory zone that lie next to each other in the file, without data logs, below the end of the file: to overwrite,
-//!       and to grow only in room that is lent behind the end (`lent_room.rs`). Their bytes are verified first (RULES R10), and their pages are open, durably, before the program is told of them
+//!       and to grow only in room that is lent behind the end (`lent_room.rs`). Blocks around an offset end before the block whose room the same
+//!       program has, so that it overwrites and appends by two leases. Their bytes are verified first (RULES R10), and their pages are open, durably, before the program is told of them
 //!       ([OG1] of `open_pages.rs`). So a crash leaves aligned words of 8 B, each as it was or as it was stored, and what the program has
 //!       flushed and fenced by the domain stays.
 //! [SL2] A lease holds the range of its blocks like an exclusive holder (RULES R7, R9), so no operation can forget it: who wants some of the
@@ -147,7 +148,7 @@ impl FileSystem {
         access: &Arc<dyn StoreAccess>,
         part: Part,
     ) -> Result<Option<Arc<StoreLease>>> {
-        let Some((range, offset, blocks)) = self.range_to_lend(file, part)? else { return Ok(None) };
+        let Some((range, offset, blocks)) = self.range_to_lend(file, borrower, part)? else { return Ok(None) };
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let view = self.view(file)?;
         if view.zone != Zone::Memory || range.is_wanted() {
@@ -168,7 +169,7 @@ impl FileSystem {
         }
         let blocks = first.file_offset / block_bytes..(last.file_offset + last.bytes).div_ceil(block_bytes);
         self.open_blocks(file, blocks.clone()).inspect_err(|_| self.unchecked.lock().add(file.number))?; // some may be
-        file.duplicates.forget(blocks.start * block_bytes, blocks.end * block_bytes);
+        file.pages.forget(blocks.start * block_bytes, blocks.end * block_bytes); // [FP3] of `cache/file_pages.rs`, before [VS4]
         let room =
             if part == Part::End { self.lend_room(file, &view).inspect_err(|_| self.unchecked.lock().add(file.number))? } else { None };
         let (fs, own) = (Arc::downgrade(self), file.clone());
@@ -182,7 +183,12 @@ impl FileSystem {
     }
 
     /// Locks what is to be lent. Returns also an offset in it, and its blocks.
-    fn range_to_lend<'f>(&self, file: &'f InCoreInode, part: Part) -> Result<Option<(RangeGuard<'f>, u64, Range<u64>)>> {
+    fn range_to_lend<'f>(
+        &self,
+        file: &'f InCoreInode,
+        borrower: &Arc<Borrower>,
+        part: Part,
+    ) -> Result<Option<(RangeGuard<'f>, u64, Range<u64>)>> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         loop {
             let size = self.view(file)?.size;
@@ -190,7 +196,8 @@ impl FileSystem {
                 Part::Around(offset) => {
                     let window_blocks = (LENT_BYTES / block_bytes).max(1);
                     let first = offset / LENT_BYTES * window_blocks;
-                    let blocks = first..(first + window_blocks).min(size.div_ceil(block_bytes));
+                    let end = (first + window_blocks).min(size.div_ceil(block_bytes));
+                    let blocks = first..before_own_room(file, borrower, offset / block_bytes, end);
                     (offset, blocks.clone(), blocks.end.wrapping_sub(1))
                 }
                 Part::End => {
@@ -361,6 +368,14 @@ enum Part {
 /// Whether an error says that nothing is written any more, to this file or at all.
 fn is_of_the_end(error: &Error) -> bool {
     matches!(error, Error::Stopped { .. } | Error::ReadOnly | Error::Stale(_))
+}
+
+/// Where blocks around one of them end, to be lent to who may have room behind the end of the file already ([SL1]).
+fn before_own_room(file: &InCoreInode, borrower: &Arc<Borrower>, block: u64, end: u64) -> u64 {
+    let leases = file.ranges.store_leases();
+    let own = leases.iter().filter(|lease| lease.room().is_some() && Arc::ptr_eq(&lease.borrower, borrower));
+    let firsts = own.map(|lease| lease.block_range().start).filter(|first| *first > block && !on(Mutant::OwnRoomTaken));
+    firsts.fold(end, u64::min)
 }
 
 /// Those extents around an offset that lie next to each other in the file.

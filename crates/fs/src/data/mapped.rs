@@ -261,9 +261,6 @@ impl<F: Deref<Target = FileSystem>> Pinned<F> {
     }
 
     fn close(&self) -> Result<()> {
-        let block_bytes = u64::from(self.file_system.volume.geometry.block_bytes());
-        // Copies that a page cache was compared with may be older than the stores.
-        self.file.duplicates.forget(self.blocks.start * block_bytes, self.blocks.end.saturating_mul(block_bytes));
         let (mut at, mut closed) = (self.blocks.start, 0);
         let mut others = self.file.ranges.pins(self.blocks.start, self.blocks.end - 1);
         others.retain(|pin| pin.writable);
@@ -458,7 +455,7 @@ impl FileSystem {
         let ranges: Vec<MemoryRange> =
             extents.iter().map(|extent| MemoryRange { offset: extent.device_offset, length: extent.bytes }).collect();
         let memory = self.volume.drive.map(&ranges, writable)?;
-        file.duplicates.forget(bytes.start, bytes.end);
+        file.pages.forget(blocks.start * block_bytes, blocks.end.saturating_mul(block_bytes)); // [FP3] of `cache/file_pages.rs`, before [VS4]
         let id = range.pin(blocks.start, blocks.end - 1, writable); // [FM2]
         self.volume.versions.bytes_change(file.number); // [VS4] of `versions.rs`
         Ok((id, extents, memory))

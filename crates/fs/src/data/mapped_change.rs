@@ -74,7 +74,7 @@ impl FileSystem {
     /// [MC1]
     fn shrink_mapped(&self, file: &InCoreInode, view: &FileView, size: u64, pins: &[Pin], change: impl FnOnce(&mut Inode)) -> Result<()> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
-        file.duplicates.forget(size, u64::MAX);
+        file.pages.forget(size, u64::MAX);
         let _leaving = self.leaving.enter();
         for (part, pinning) in Pinning::parts(pins, size.div_ceil(block_bytes)..u64::MAX).into_iter().rev() {
             match pinning {

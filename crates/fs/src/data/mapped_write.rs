@@ -119,7 +119,7 @@ impl FileSystem {
         options: WriteOptions,
         to_close: &[u64],
     ) -> Result<()> {
-        file.duplicates.forget(offset, offset + data.len() as u64);
+        file.pages.forget(offset, offset + data.len() as u64);
         for block in to_close {
             self.open_blocks(file, *block..block + 1)?;
         }

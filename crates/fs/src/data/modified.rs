@@ -1,8 +1,8 @@
 //! Whole pages that a kernel's page cache writes back: if the old copy is cached and few lines differ, only these lines are written (ByteFS
 //! §4.6: a modified ratio R < 1/8; pages of mapped files come the same way).
 //!
-//! [MR1] A line is left out only if the cached copy shows that it already has its new content. Copies are correct ([CP1], [CP2] of
-//!       `duplicate_pages.rs`), and none is used for bytes beyond the old end of the file: those are always written.
+//! [MR1] A line is left out only if the cached copy shows that it already has its new content. Pages are correct ([FP1], [FP2] of
+//!       `cache/file_pages.rs`), and none is used for bytes beyond the old end of the file: those are always written.
 //! [MR2] Lines left out move no bytes and take no space; size, times and set-id bits are updated as for the whole write.
 //! [MR3] Lines that cannot go in place become data logs, which must cost less than the page: at most [`RUNS_MAX`] runs per page, none of
 //!       which touches an old log (merging it would cost what leaving lines out saves), and leaf entries must remain for others. A block
@@ -18,7 +18,7 @@ use super::FileView;
 use super::log_plan::Part;
 use super::policy::WritePolicy;
 use super::target::Target;
-use crate::cache::duplicate_pages::{PageBytes, Taken};
+use crate::cache::file_pages::{PageBytes, Taken};
 use crate::index::block::Base;
 use crate::statistics::{add, count};
 use crate::volume::Volume;

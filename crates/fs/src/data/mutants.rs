@@ -51,11 +51,12 @@ pub(super) fn bytes_to_store<'s>(store: &'s Store<'_>, parts: &[Part<'_>]) -> Co
     }
 }
 
-/// The bytes of a write of which copies of pages are kept: none of shared memory. The bug: what it has by now.
-pub(super) fn bytes_to_keep(data: Source<'_>) -> Option<Cow<'_, [u8]>> {
-    match data {
-        Source::Private(bytes) => Some(Cow::Borrowed(bytes)),
-        Source::Shared(_) => on(Mutant::SharedPagesKept).then(|| Cow::Owned(data.to_vec())),
+/// The bytes of a write of which pages are kept: none of shared memory, but what was copied of it. The bug: what it has by now.
+pub(super) fn bytes_to_keep<'b>(given: Source<'b>, data: Source<'b>) -> Option<Cow<'b, [u8]>> {
+    match (given, data) {
+        (Source::Shared(_), _) if on(Mutant::SharedPagesKept) => Some(Cow::Owned(given.to_vec())),
+        (_, Source::Private(bytes)) => Some(Cow::Borrowed(bytes)),
+        (_, Source::Shared(_)) => None,
     }
 }
 

@@ -19,7 +19,7 @@ use super::policy::{self, FullZone, Mechanism, Overwrite, WritePolicy};
 use super::rows::Rows;
 use super::target::{Action, Bytes, Store, Target, Targets};
 use crate::alloc::Need;
-use crate::cache::duplicate_pages::Taken;
+use crate::cache::file_pages::Taken;
 use crate::error::{Error, Result};
 use crate::index::block::{Base, Block, DataRun, NewExtent};
 use crate::index::tree;

@@ -1,5 +1,6 @@
 //! The read path: reads sectors and data logs in parallel.
 //!
+//! 0. If all bytes are in host memory, copy them: no range is locked, and the drive is not asked ([FP4] of `cache/file_pages.rs`).
 //! 1. Lock the range of blocks, shared, over the I/O (RULES R7): space named by a record cannot be reallocated meanwhile. For a sequential
 //!    reader the range is longer, if no writer holds it ([`crate::inodes::read_ahead`]).
 //! 2. Look each block up; its logs come with its record. If the logs cover the requested bytes, the sectors are not read: the early
@@ -7,6 +8,7 @@
 //! 3. Read sectors by blocks, straight into the caller's buffer where it holds whole sectors; load the logs while the reads are in flight.
 //! 4. Verify each log when it is loaded and each sector when its request completes, while others are still in flight. Copy the logs over
 //!    the sectors. Unverified bytes are never returned.
+//! 5. For readers who keep nothing themselves, pages are read whole, into private memory, and kept before the range is released ([FP1]).
 //!
 //! [SM4] Whole sectors also go straight into memory that is shared with others ([`Sink::Shared`]), and are verified there by private copies,
 //!       a sector each. Others may see them before, and change them afterwards, so nothing is made of them once more: no promoted copy, no
@@ -15,7 +17,7 @@
 use smallvec::SmallVec;
 use tandemfs_device::{BlockRequest, Sink, Source, Structure};
 use tandemfs_format::mapping::{LOG_BYTES_MAX, LogEntry, Record};
-use tandemfs_format::{DataAddress, InodeNumber, SECTOR_BYTES, Sector};
+use tandemfs_format::{DataAddress, InodeNumber, PAGE_BYTES, SECTOR_BYTES, Sector};
 
 use super::FileView;
 use super::compose::{load_log, load_logs, verify_sectors};
@@ -29,9 +31,11 @@ use crate::inodes::range_lock::RangeGuard;
 use crate::mutant::{Mutant, on};
 use crate::statistics::{add, count, counted};
 use crate::sync::patience;
-use crate::types::ReadOptions;
+use crate::types::{Kept, ReadOptions};
 use crate::volume::Volume;
 use crate::wait::may_wait;
+
+const PAGE: u64 = PAGE_BYTES as u64;
 
 /// The bytes `from..to` of one block, which go to `start` in the caller's buffer.
 struct Wanted {
@@ -59,6 +63,16 @@ impl Wanted {
     }
 }
 
+/// For whom the drive is read.
+struct Reader {
+    /// Who keeps the bytes.
+    kept: Kept,
+    /// How many bytes to read ahead.
+    ahead: u64,
+    /// Some of the file is mapped.
+    is_of_mapped: bool,
+}
+
 impl FileSystem {
     /// Reads up to `into.len()` bytes; fewer at the end of the file.
     ///
@@ -84,6 +98,9 @@ impl FileSystem {
         let _counted = counted(&self.volume.live.operations.read);
         let volume = &self.volume;
         let file = self.inodes.get(volume, number)?;
+        if let Some(length) = self.read_kept(&file, offset, &mut into, options.kept)? {
+            return Ok(length);
+        }
         if file.state.read()?.inode.is_directory() {
             return Err(Error::IsDirectory);
         }
@@ -92,37 +109,62 @@ impl FileSystem {
         }
         let ahead = self.read_ahead.step(&file, offset, into.len() as u64);
         let (range, ahead) = self.lock_to_read(&file, offset, into.len() as u64, ahead)?;
-        let version = {
-            let state = file.state.read()?;
+        {
+            let _state = file.state.read()?;
             self.volume.versions.note_bytes(number, || file.ranges.is_mapped()); // [VS4] of `versions.rs`
-            state.inode.change_count // read before the view, so that it is never newer ([RA1])
-        };
+        }
         let view = self.view(&file)?;
         let length = view.size.saturating_sub(offset).min(into.len() as u64) as usize;
         if !file.state.read()?.inode.has_mapping() || length == 0 {
             return Ok(0);
         }
         let mut into = into.part(0..length);
+        let is_of_mapped = range.is_of_mapped && !on(Mutant::PagesOfMappedKept); // [FP3]
         let range = range.unless(Mutant::ReadRangeReleasedEarly);
-        let done = self.read_ahead.copy(&file, version, offset, &mut into);
-        if done > 0 {
+        let mut reader = Reader { kept: options.kept, ahead, is_of_mapped };
+        if reader.kept == Kept::ToCompare && self.options.modified_lines == 0 {
+            reader.kept = Kept::Nowhere;
+        }
+        let (done, found) = file.pages.copy_start(offset, &mut into, options.kept == Kept::Here);
+        if found.is_ahead {
             count(&volume.live.work.read_ahead_hits);
         }
         if done < length {
-            self.fetch_ahead(&file, version, &view, offset + done as u64, into.part(done..length), ahead)?;
-        }
-        if options.keep_pages
-            && self.options.modified_lines > 0
-            && let Some(bytes) = into.private()
-        {
-            volume.pages.duplicates.keep_read(&file.duplicates, view.size, offset, bytes);
-        }
-        if patience::tries() {
-            self.read_ahead.note_tried(&file, offset, length as u64);
+            self.fetch_and_keep(&file, &view, offset + done as u64, into.part(done..length), &reader)?;
         }
         drop(range);
         add(&volume.live.work.user_read_bytes, length as u64);
         Ok(length)
+    }
+
+    /// 0. Answers a read from pages in host memory, if all of it is there.
+    fn read_kept(&self, file: &InCoreInode, offset: u64, into: &mut Sink<'_>, kept: Kept) -> Result<Option<usize>> {
+        if !file.pages.has_any() {
+            return Ok(None);
+        }
+        let state = file.state.read()?;
+        let size = state.inode.size;
+        let state = (!on(Mutant::PageEndApart)).then_some(state); // [FP4]
+        if state.as_ref().is_some_and(|state| state.removed) {
+            return Ok(None);
+        }
+        let length = size.saturating_sub(offset).min(into.len() as u64) as usize;
+        if length == 0 {
+            return Ok(None);
+        }
+        let note = || {
+            if !on(Mutant::PageNotNoted) {
+                self.volume.versions.note_bytes(file.number, || file.ranges.is_mapped()); // [VS4] of `versions.rs`
+            }
+        };
+        let Some(found) = file.pages.copy(offset, &mut into.part(0..length), kept == Kept::Here, note) else { return Ok(None) };
+        let work = &self.volume.live.work;
+        count(&work.page_hits);
+        if found.is_ahead {
+            count(&work.read_ahead_hits);
+        }
+        add(&work.user_read_bytes, length as u64);
+        Ok(Some(length))
     }
 
     /// 1. Locks the blocks of a range. Also locks the next `ahead` bytes, unless a writer holds one of their blocks ([RA3]).
@@ -138,21 +180,64 @@ impl FileSystem {
         Ok((file.ranges.shared(first, last(end))?, 0))
     }
 
-    /// Reads a locked range, and up to `ahead` bytes after it.
-    fn fetch_ahead(&self, file: &InCoreInode, version: u64, view: &FileView, offset: u64, mut into: Sink<'_>, ahead: u64) -> Result<()> {
-        let end = offset + into.len() as u64;
-        let ahead_end = self.end_of_sectors(file, view, offset, end, (end + ahead) / SECTOR_BYTES as u64 * SECTOR_BYTES as u64)?;
-        if ahead_end > end {
-            may_wait()?; // sectors
-            let mut bytes = self.read_ahead.room(file);
-            bytes.resize((ahead_end - offset) as usize, 0);
-            if self.fetch(file, view, offset, Sink::Private(&mut bytes), false).is_ok() {
-                into.copy_from(0, &bytes[..into.len()]);
-                self.read_ahead.keep(file, version, offset, bytes);
-                return Ok(());
-            } // [RA3]
+    /// Reads a locked range, and what a sequential reader asks for next, and keeps pages for this reader (5).
+    fn fetch_and_keep(&self, file: &InCoreInode, view: &FileView, offset: u64, mut into: Sink<'_>, reader: &Reader) -> Result<()> {
+        let (volume, end) = (&self.volume, offset + into.len() as u64);
+        let ahead_end = match reader.ahead {
+            0 => end,
+            ahead => self.end_of_sectors(file, view, offset, end, (end + ahead) / PAGE * PAGE)?.max(end),
+        };
+        if reader.kept == Kept::Here {
+            count(&volume.live.work.page_misses);
         }
-        self.fetch(file, view, offset, into, true)
+        let keeps = !reader.is_of_mapped
+            && match reader.kept {
+                Kept::Here => into.len() as u64 <= volume.pages.files.read_bytes_max(),
+                Kept::ToCompare => true,
+                Kept::Nowhere => false,
+            };
+        // Who does not wait gets what he asked for: the rest of a page may lie behind a request.
+        let widens = keeps && reader.kept == Kept::Here && !patience::tries();
+        let is_ahead = ahead_end > end;
+        let start = if widens || is_ahead { offset / PAGE * PAGE } else { offset };
+        let wide = start..if widens { ahead_end.max(end.next_multiple_of(PAGE)).min(view.size) } else { ahead_end };
+        if wide == (offset..end) && !(keeps && into.is_shared()) {
+            let fetched = self.fetch(file, view, offset, into.reborrow(), true);
+            if fetched.is_ok() || on(Mutant::UnverifiedKept) {
+                self.keep_pages(file, view, offset, into.private().map(|bytes| &*bytes).filter(|_| keeps));
+            }
+            return fetched.inspect(|()| self.read_ahead.reached(file, offset, end));
+        }
+        if is_ahead {
+            may_wait()?; // sectors
+        }
+        let fetched = self.read_ahead.with_room((wide.end - wide.start) as usize, |bytes| {
+            self.fetch(file, view, wide.start, Sink::Private(&mut *bytes), !is_ahead)?;
+            let asked = (offset - wide.start) as usize;
+            into.copy_from(0, &bytes[asked..asked + into.len()]);
+            let own_end = if is_ahead { (end / PAGE * PAGE).max(wide.start) } else { wide.end };
+            let (own, ahead) = bytes.split_at((own_end - wide.start) as usize);
+            self.keep_pages(file, view, wide.start, Some(own).filter(|_| keeps));
+            if !reader.is_of_mapped {
+                volume.pages.files.keep_ahead(&file.pages, view.size, own_end, ahead, &volume.live.work);
+            }
+            Ok(())
+        });
+        match fetched {
+            Ok(()) => {
+                self.read_ahead.reached(file, offset, wide.end);
+                Ok(())
+            }
+            Err(Error::WouldWait) => Err(Error::WouldWait),
+            Err(_) => self.fetch(file, view, offset, into, true), // [RA3]
+        }
+    }
+
+    /// Keeps the pages of bytes that were read. The caller has their range ([FP1]).
+    fn keep_pages(&self, file: &InCoreInode, view: &FileView, offset: u64, bytes: Option<&[u8]>) {
+        if let Some(bytes) = bytes {
+            self.volume.pages.files.keep_read(&file.pages, view.size, offset, bytes, &self.volume.live.work);
+        }
     }
 
     /// The end of the contiguous blocks with sectors from `offset`, at most `limit`. Logs need no readahead: they are fast to read.

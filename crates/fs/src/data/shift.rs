@@ -7,7 +7,7 @@
 //!       records do, in a new mapping built beside the old one ([SH1] of `index/shifted.rs`).
 //! [SF2] The whole file is locked, so no reader or writer can hold an old block position meanwhile (RULES R5, R7). The inode's lock is also
 //!       held while lines of the memory zone are stored; no block I/O is waited for (RULES R9).
-//! [SF3] Data that the kernel caches by file offset becomes wrong, so duplicate pages are dropped first.
+//! [SF3] Data that is cached by file offset becomes wrong, so its pages are dropped first ([FP2] of `cache/file_pages.rs`).
 //! [SF4] Space for new mapping pages is needed briefly, even by a collapse; if nothing else is free, data logs are written back to free
 //!       some. `NoSpace` changes nothing.
 //! [SF5] Distances are whole blocks, so the state of the last sector (`TAIL_STALE`, RULES R13) stays valid.
@@ -55,7 +55,7 @@ impl FileSystem {
             Direction::Insert if offset >= size => return Err(Error::InvalidArgument("holes are put before the end of a file")),
             Direction::Insert => (Shift { at, gone: 0, added: blocks, blocks_max }, size + length),
         };
-        file.duplicates.forget(offset, u64::MAX); // [SF3]
+        file.pages.forget(offset, u64::MAX); // [SF3]
         if direction == Direction::Collapse && on(Mutant::CollapseInTwoTransactions) {
             self.zero_whole_blocks(file, offset, offset + length)?;
         }

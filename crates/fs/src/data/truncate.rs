@@ -93,7 +93,7 @@ impl FileSystem {
     pub(super) fn shrink(&self, file: &InCoreInode, view: &FileView, size: u64, change: impl FnOnce(&mut Inode)) -> Result<()> {
         let volume = &self.volume;
         let block_bytes = u64::from(volume.geometry.block_bytes());
-        file.duplicates.forget(size, u64::MAX);
+        file.pages.forget(size, u64::MAX);
         let _leaving = self.leaving.enter();
         let mut guard = file.state.write()?;
         if guard.removed {

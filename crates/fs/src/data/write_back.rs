@@ -288,7 +288,7 @@ impl FileSystem {
                 is_it.then(|| (file, candidate.block()))
             })
             .collect();
-        self.write_back_blocks(&blocks, scratch, pass)
+        self.volume.live.waits.write_back.timed(|| self.write_back_blocks(&blocks, scratch, pass))
     }
 
     /// Writes several blocks back at once; skips blocks whose range is locked or leased.

@@ -15,7 +15,8 @@
 //! [SM3] What is shared with others ([`Source::Shared`]) is copied once where it goes by the byte path, or is composed with other bytes;
 //!       checksum and stores are those of the copy. A whole block goes to the drive from where it is, and its checksums are of what was there
 //!       while it was in flight. If somebody changed it, the drive may have other bytes: then the block is damaged, and whoever reads it
-//!       gets an error, until it is written again. Nothing else is made of such bytes: no copy of a page is kept.
+//!       gets an error, until it is written again. Nothing else is made of such bytes: no page of them is kept. A short write of which
+//!       pages are kept is copied whole first, and they become those bytes.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -26,7 +27,7 @@ use tandemfs_device::Source;
 use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, state};
 use tandemfs_format::journal::TX_DATA_MAX;
 use tandemfs_format::mapping::{LOG_BYTES_MAX, LogEntry};
-use tandemfs_format::{DataAddress, InodeNumber, SECTOR_BYTES};
+use tandemfs_format::{DataAddress, InodeNumber, PAGE_BYTES, SECTOR_BYTES};
 
 use super::commit::{Durable, commit, touch};
 use super::log_plan::Part;
@@ -151,9 +152,16 @@ impl FileSystem {
         }
         let (end, policy) = (offset + data.len() as u64, self.write_policy());
         let (file_end, compares) = (view.size.max(end), options.compare && policy.compares_pages());
+        let (files, work) = (&volume.pages.files, &volume.live.work);
+        let mut old = files.take(&file.pages, offset, end);
+        let (mut copy, given) = (Vec::new(), data);
+        let lengthens = end > view.size && (data.len() >= PAGE_BYTES || offset == 0);
+        let keeps_pages = compares || options.kept && lengthens;
+        let data = match (old.has_any() || keeps_pages && !compares) && files.keeps_written(data.len()) {
+            true => Source::Private(data.stable(&mut copy)), // [SM3]
+            false => data,
+        };
         let compared = data.private().filter(|_| compares);
-        let duplicates = &volume.pages.duplicates;
-        let old = duplicates.take(&file.duplicates, offset, end);
         let mut tx = Tx::new(volume);
         let tail_zeros = self.stale_tail(&view, &(offset..end));
         let mut targets = Targets::new();
@@ -161,7 +169,7 @@ impl FileSystem {
         if let Some(data) = compared {
             leave_out_unmodified(volume, &view, &Returned { offset, data, old: &old, policy: &policy }, &mut targets);
             if targets.is_empty() && end <= view.size && options.keep_times && !options.kill_set_id {
-                duplicates.put_back(&file.duplicates, view.size, offset, data, old, true);
+                files.put_back(&file.pages, view.size, (offset, data), old, true, work);
                 return Ok(end); // no byte has changed, and no times or set-id bits must change
             }
         }
@@ -173,6 +181,9 @@ impl FileSystem {
         }
         let planner = Planner::new(volume, &view, &policy, offset..end, file_end).with_pages(&old).keeping_places(keeps);
         let to_write_back = self.plan(planner.with_rows(rows, whole, before), &mut tx, &mut targets)?;
+        if let Some(data) = data.private().filter(|_| on(Mutant::PageBeforeCommit)) {
+            files.put_back(&file.pages, file_end, (offset, data), std::mem::take(&mut old), keeps_pages, work);
+        }
         let durable = self.transfer(file, &mut tx, &mut targets)?;
         let range = range.unless(Mutant::WriteRangeReleasedEarly);
         let in_room: SmallVec<[u64; 2]> = targets.iter().filter(|target| target.is_in_room(volume)).map(|target| target.block).collect();
@@ -186,8 +197,8 @@ impl FileSystem {
         })?;
         self.note_written(file, &targets);
         self.align_again(file, &apart);
-        if let Some(data) = mutants::bytes_to_keep(data) {
-            duplicates.put_back(&file.duplicates, file_end, offset, &data, old, compares);
+        if let Some(data) = mutants::bytes_to_keep(given, data) {
+            files.put_back(&file.pages, file_end, (offset, &data), old, keeps_pages, work); // [FP2] of `cache/file_pages.rs`
         }
         for block in to_write_back.into_iter().filter(|_| !on(Mutant::TransientLogsKept)) {
             if let Err(error) = self.write_back_in_place(file, &view, block) {

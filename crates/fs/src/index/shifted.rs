@@ -241,7 +241,7 @@ impl Builder<'_, '_> {
         for (index, records) in (0..).zip(records.as_chunks::<LINE_RECORDS>().0) {
             bytes.extend(volume.holes.line(records, &volume.place(self.owner, page.nth(index))));
         }
-        let host = volume.pages.insert_zeroed(Structure::Mapping, page)?;
+        let host = volume.pages.insert_zeroed(&volume.live.work, Structure::Mapping, page)?;
         let stored = self.tx.suspect_if_failed(volume.drive.store(Structure::Mapping, page, &bytes).map_err(Error::from))?;
         if !on(Mutant::ShiftedPagesNotFenced) {
             let before = std::mem::replace(&mut self.in_flight, Lines::none());

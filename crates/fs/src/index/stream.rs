@@ -87,7 +87,7 @@ impl Planned {
         let mut pages = SmallVec::<[Arc<Page>; 2]>::new(); // [ST3]
         for piece in &self.pieces {
             let page = match piece.lines {
-                PAGE_LINES => volume.pages.insert_zeroed(Structure::Mapping, piece.first),
+                PAGE_LINES => volume.pages.insert_zeroed(&volume.live.work, Structure::Mapping, piece.first),
                 _ => volume.page(Structure::Mapping, piece.first),
             };
             pages.push(tx.suspect_if_failed(page)?);

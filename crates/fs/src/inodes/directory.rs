@@ -291,7 +291,7 @@ impl DirectoryIndex {
             }
         }
         tx.suspect_if_failed(volume.write_fresh_page(Structure::Dentry, fresh, &bytes).map(drop))?;
-        volume.pages.insert_fresh(Structure::Dentry, fresh, &bytes)?;
+        volume.pages.insert_fresh(&volume.live.work, Structure::Dentry, fresh, &bytes)?;
         tree::set(tx, volume, owner, root, index, Record::Memory(fresh), Need::Move)?;
         tx.free(space::region(Region::Dentries, old, PAGE_LINES));
         Ok(Some(fresh))

@@ -24,7 +24,7 @@ use tandemfs_format::inode::{Inode, file_type, state};
 use tandemfs_format::mapping::RecordBytes;
 use tandemfs_format::{InodeNumber, LineAddress};
 
-use crate::cache::duplicate_pages::FilePages;
+use crate::cache::file_pages::PagesOfFile;
 use crate::cache::{LineStore, Owner, damaged};
 use crate::error::{Error, Result};
 use crate::mutant::{Mutant, on};
@@ -50,8 +50,8 @@ pub(crate) struct InCoreInode {
     pub(crate) ranges: RangeLock,
     /// Position of its sequential reader.
     pub(crate) stream: Mutex<Stream>,
-    /// Duplicates of its pages, which write-backs of the kernel are compared with.
-    pub(crate) duplicates: FilePages,
+    /// Its pages in host memory.
+    pub(crate) pages: PagesOfFile,
     /// Looked up since it was last considered for eviction: a directory that is in use outlives the files made in it.
     referenced: AtomicBool,
 }
@@ -105,7 +105,7 @@ impl InCoreInode {
             state: LongRwLock::new(state),
             ranges: RangeLock::default(),
             stream: Mutex::default(),
-            duplicates: FilePages::default(),
+            pages: PagesOfFile::default(),
             referenced: AtomicBool::new(false),
         })
     }

@@ -31,6 +31,7 @@ use crate::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::versions::Published;
 use crate::wait::may_wait;
+use crate::waits::LOCK_WAITS;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -553,7 +554,7 @@ impl RangeLock {
 
     fn wait(&self, state: &mut MutexGuard<'_, State>) {
         state.waiters += 1;
-        self.released.wait(state);
+        LOCK_WAITS.range_lock.timed(|| self.released.wait(state));
         state.waiters -= 1;
     }
 

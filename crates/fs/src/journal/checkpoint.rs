@@ -13,6 +13,7 @@
 //!       clean: concurrent commits cannot block it forever, and exceed the bound by at most one transaction each.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tandemfs_device::{Drive, Fenced, InFlight, Lines, Structure};
 use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
@@ -81,6 +82,7 @@ impl Journal {
         if dirty.is_empty() && (self.is_on_drive() || target == self.watermark()) {
             return Ok(());
         }
+        let since = Instant::now();
         if on(Mutant::WatermarkBeforeHome) {
             self.update_superblock(line_store, Fenced::nothing_stored(), |superblock| superblock.watermark = target)?;
         }
@@ -97,6 +99,7 @@ impl Journal {
             ring.lock_waiting().release(target);
         }
         count(&line_store.live.work.checkpoints);
+        line_store.live.waits.checkpoint.record(since.elapsed());
         Ok(())
     }
 

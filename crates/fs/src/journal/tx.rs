@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tandemfs_device::{Fenced, Flushed, Structure};
+use tandemfs_device::{Fenced, Flushed, Latencies, Structure};
 use tandemfs_format::journal::TX_LINES_MAX;
 use tandemfs_format::{Line, LineAddress, PAGE_LINES, Sector};
 
@@ -156,6 +156,8 @@ impl<'v, V: Host> Tx<'v, V> {
         let host = self.host;
         let frees_at_once = host.journal().is_on_drive();
         may_commit()?;
+        let live = &host.line_store().live;
+        let since = Latencies::start(live.work.transactions.here());
         let txid = match &host.journal().firmware {
             Some(engine) => self.commit_on_drive(engine)?,
             None => self.commit_to_ring()?,
@@ -164,7 +166,8 @@ impl<'v, V: Host> Tx<'v, V> {
         for sector in self.in_place.drain(..) {
             host.forget_copies(sector);
         }
-        count(&host.line_store().live.work.transactions);
+        live.waits.journal.end(since);
+        count(&live.work.transactions);
         self.taken.clear();
         for space in self.freed.drain(..) {
             match space {

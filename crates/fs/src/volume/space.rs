@@ -74,7 +74,7 @@ impl Volume {
         self.may_write_pages()?;
         let page = self.take_lines(region, PAGE_LINES, need)?;
         self.fenced_page(region, page, self.zero_fresh_pages(structure, page, PAGE_LINES))?;
-        match self.pages.insert_zeroed(structure, page) {
+        match self.pages.insert_zeroed(&self.live.work, structure, page) {
             Ok(_) => Ok(page),
             Err(error) => Err(self.return_lines(region, page, PAGE_LINES, error)),
         }
@@ -94,7 +94,7 @@ impl Volume {
         let page = self.take_lines(Region::Mappings, PAGE_LINES, need)?;
         let bytes = self.holes.page(records, &self.place(owner, page));
         self.fenced_page(Region::Mappings, page, self.write_fresh_page(Structure::Mapping, page, &bytes))?;
-        match self.pages.insert_fresh(Structure::Mapping, page, &bytes) {
+        match self.pages.insert_fresh(&self.live.work, Structure::Mapping, page, &bytes) {
             Ok(_) => Ok(page),
             Err(error) => Err(self.return_lines(Region::Mappings, page, PAGE_LINES, error)),
         }

@@ -7,7 +7,7 @@ use tandemfs_crash::MemoryDevice;
 use tandemfs_device::Drive;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{FileMapping, FileSystem, Home, MountOptions, NewInode, WriteOptions};
+use tandemfs_fs::{FileMapping, FileSystem, Home, Kept, MountOptions, NewInode, ReadOptions, WriteOptions};
 
 pub fn mounted(device: &Arc<MemoryDevice>) -> FileSystem {
     let fs = FileSystem::mount(Drive::new(device.clone()), &MountOptions::default()).expect("mounts");
@@ -24,9 +24,10 @@ pub fn write(fs: &FileSystem, file: InodeNumber, offset: u64, bytes: &[u8]) {
     assert_eq!(fs.write(file, offset, bytes, WriteOptions::default()).expect("written"), bytes.len());
 }
 
+/// Reads as somebody without a cache; file pages keep the bytes where they may.
 pub fn read(fs: &FileSystem, file: InodeNumber, offset: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
-    let count = fs.read(file, offset, &mut bytes).expect("read");
+    let count = fs.read_with(file, offset, &mut bytes, ReadOptions { kept: Kept::Here }).expect("read");
     bytes.truncate(count);
     bytes
 }

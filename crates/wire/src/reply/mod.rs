@@ -26,7 +26,22 @@ use sink::{Held, Sink, UNANSWERED};
 pub struct Reply<'a> {
     context: Context,
     sink: Option<Sink<'a>>,
+    /// What a watch is told beside success.
+    value: u64,
+    watch: Option<Watch>,
 }
+
+/// What was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Said {
+    /// The error; none for success.
+    pub error: Option<Errno>,
+    /// Of success: bytes read, written or copied, length of a value, an offset found, or the node of an entry; otherwise 0.
+    pub value: u64,
+}
+
+/// Is told what a request is answered, once, just before it is.
+pub type Watch = Box<dyn FnOnce(Said) + Send>;
 
 /// The request's data that a reply needs.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +54,28 @@ pub(crate) struct Context {
 
 impl<'a> Reply<'a> {
     pub(crate) fn new(context: Context, sink: Sink<'a>) -> Self {
-        Self { context, sink: Some(sink) }
+        Self { context, sink: Some(sink), value: 0, watch: None }
+    }
+
+    fn resumed(context: Context, sink: Sink<'a>, watch: Option<Watch>) -> Self {
+        Self { context, sink: Some(sink), value: 0, watch }
+    }
+
+    /// The same reply, of which `watch` is told.
+    pub fn watched(mut self, watch: Watch) -> Self {
+        self.watch = Some(watch);
+        self
+    }
+
+    fn tell(&mut self, error: Option<Errno>) {
+        if let Some(watch) = self.watch.take() {
+            watch(Said { error, value: if error.is_none() { self.value } else { 0 } });
+        }
+    }
+
+    fn of_value(mut self, value: u64) -> Self {
+        self.value = value;
+        self
     }
 
     /// Success without data.
@@ -61,12 +97,12 @@ impl<'a> Reply<'a> {
 
     /// An entry: LOOKUP, MKNOD, MKDIR, SYMLINK, LINK.
     pub fn entry(self, entry: &Entry) {
-        self.structure(&entry.to_kernel());
+        self.of_value(entry.node).structure(&entry.to_kernel());
     }
 
     /// A created and opened file: CREATE, TMPFILE.
     pub fn create(self, entry: &Entry, opened: Opened) {
-        self.send(&[entry.to_kernel().as_bytes(), opened.to_kernel().as_bytes()]);
+        self.of_value(entry.node).send(&[entry.to_kernel().as_bytes(), opened.to_kernel().as_bytes()]);
     }
 
     /// Attributes, and how long the kernel may cache them: GETATTR, SETATTR.
@@ -86,7 +122,7 @@ impl<'a> Reply<'a> {
 
     /// Bytes: READ, READLINK, and extended attribute values or name lists that fit the requested size.
     pub fn bytes(self, bytes: &[u8]) {
-        self.send(&[bytes]);
+        self.of_value(bytes.len() as u64).send(&[bytes]);
     }
 
     /// Bytes that `fill` writes directly where the kernel reads them; `fill` returns their number. The buffer has `size` bytes, or the
@@ -102,13 +138,13 @@ impl<'a> Reply<'a> {
 
     /// The number of bytes written: WRITE.
     pub fn written(self, bytes: u32) {
-        self.structure(&abi::WriteOut { size: bytes, padding: 0 });
+        self.of_value(bytes.into()).structure(&abi::WriteOut { size: bytes, padding: 0 });
     }
 
     /// The number of bytes copied: COPY_FILE_RANGE, whose older form has 32 bits.
     pub fn copied(self, bytes: u64) {
         if self.context.opcode == opcode::COPY_FILE_RANGE_64 {
-            self.structure(&abi::CopyFileRangeOut { bytes_copied: bytes });
+            self.of_value(bytes).structure(&abi::CopyFileRangeOut { bytes_copied: bytes });
         } else {
             self.written(u32::try_from(bytes).unwrap_or(u32::MAX));
         }
@@ -130,12 +166,12 @@ impl<'a> Reply<'a> {
 
     /// The length of a value or name list: GETXATTR, LISTXATTR of size 0.
     pub fn xattr_size(self, size: u32) {
-        self.structure(&abi::GetxattrOut { size, padding: 0 });
+        self.of_value(size.into()).structure(&abi::GetxattrOut { size, padding: 0 });
     }
 
     /// The start of data or a hole: LSEEK.
     pub fn offset(self, offset: u64) {
-        self.structure(&abi::LseekOut { offset });
+        self.of_value(offset).structure(&abi::LseekOut { offset });
     }
 
     /// The conflicting lock, or one of type `F_UNLCK` if there is none: GETLK.
@@ -183,7 +219,7 @@ impl<'a> Reply<'a> {
     /// parked, other requests of that CPU wait. [`Reply::try_park`] never parks the last.
     pub fn park(mut self) -> ParkedReply {
         let held = self.sink.take().map_or(Held::Nobody, |mut sink| sink.park());
-        ParkedReply { context: self.context, held: Some(held) }
+        ParkedReply { context: self.context, held: Some(held), watch: self.watch.take() }
     }
 
     /// Parks a reply that waits for other requests to be served. If only a quarter of the entries of its CPU's queue is left, it returns
@@ -197,7 +233,7 @@ impl<'a> Reply<'a> {
         match held {
             Some(held) => {
                 self.sink = None;
-                Ok(ParkedReply { context: self.context, held: Some(held) })
+                Ok(ParkedReply { context: self.context, held: Some(held), watch: self.watch.take() })
             }
             None => Err(self),
         }
@@ -214,12 +250,14 @@ impl<'a> Reply<'a> {
             return self.fail(UNANSWERED);
         }
         if let Some(mut sink) = self.sink.take() {
+            self.tell(None);
             sink.send(self.context.unique, 0, parts);
         }
     }
 
     fn fail(&mut self, error: Errno) {
         if let Some(mut sink) = self.sink.take() {
+            self.tell(Some(error));
             sink.send(self.context.unique, -error.code(), &[]);
         }
     }
@@ -230,6 +268,8 @@ impl<'a> Reply<'a> {
 
     fn send_body(&mut self, filled: usize) {
         if let Some(mut sink) = self.sink.take() {
+            self.value = filled as u64;
+            self.tell(None);
             sink.send_body(self.context.unique, filled);
         }
     }
@@ -249,10 +289,16 @@ impl fmt::Debug for Reply<'_> {
 
 /// A parked reply, to be finished by any thread. Dropped, it answers `EIO`.
 #[must_use = "the kernel waits for a reply"]
-#[derive(Debug)]
 pub struct ParkedReply {
     context: Context,
     held: Option<Held>,
+    watch: Option<Watch>,
+}
+
+impl fmt::Debug for ParkedReply {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ParkedReply").field("unique", &self.context.unique).finish_non_exhaustive()
+    }
 }
 
 impl ParkedReply {
@@ -264,16 +310,16 @@ impl ParkedReply {
     /// Gives the answer, as the handler would have done.
     pub fn finish<R>(mut self, answer: impl FnOnce(Reply<'_>) -> R) -> R {
         let held = self.held.take().unwrap_or(Held::Nobody);
-        let context = self.context;
-        held.with(|sink| answer(Reply::new(context, sink)))
+        let (context, watch) = (self.context, self.watch.take());
+        held.with(|sink| answer(Reply::resumed(context, sink, watch)))
     }
 }
 
 impl Drop for ParkedReply {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
-            let context = self.context;
-            held.with(|sink| drop(Reply::new(context, sink)));
+            let (context, watch) = (self.context, self.watch.take());
+            held.with(|sink| drop(Reply::resumed(context, sink, watch)));
         }
     }
 }

@@ -1,14 +1,17 @@
-//! How long operations took: a log-linear histogram that is cheap enough to stand in every operation.
+//! How long operations, accesses and waits took: a log-linear histogram that is cheap enough to stand in every operation.
 //!
 //! Reading the clock twice costs as much as a fiftieth of a small write, so one operation in [`LATENCY_SAMPLED_1_IN`] is timed. Which one,
-//! the count of operations decides by a multiplication, so that programs that repeat a few operations have each of them timed.
+//! the count of operations decides by a multiplication, so that programs that repeat a few operations have each of them timed. What takes
+//! microseconds anyway, as a wait for a lock that is held, is always timed.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// One operation of so many is timed, on average.
+/// One operation of so many is timed, on average; of block requests too.
 pub const LATENCY_SAMPLED_1_IN: u64 = 16;
+/// One load, store or fence of so many is timed: each takes less time than the clock.
+pub const BYTE_PATH_SAMPLED_1_IN: u64 = 64;
 
 /// Buckets of each power of two: the width of a bucket is an eighth of its start at most.
 const PARTS: u64 = 8;
@@ -40,9 +43,38 @@ pub struct Latencies {
 }
 
 impl Latencies {
+    /// No times.
+    pub const fn new() -> Self {
+        Self { buckets: OnceLock::new() }
+    }
+
     /// The start of an operation; `None` if it is not to be timed. `count` operations of its kind came before.
+    #[inline]
     pub fn start(count: u64) -> Option<Instant> {
-        (count.wrapping_mul(SPREAD) < u64::MAX / LATENCY_SAMPLED_1_IN).then(Instant::now)
+        Self::start_of(LATENCY_SAMPLED_1_IN, count)
+    }
+
+    /// The same where one in `one_in` is timed. Instead of operations, `count` may count what each has of something, as bytes.
+    #[inline]
+    pub fn start_of(one_in: u64, count: u64) -> Option<Instant> {
+        (count.wrapping_mul(SPREAD) < u64::MAX / one_in).then(Instant::now)
+    }
+
+    /// Adds the time since a start, if there was one.
+    #[inline]
+    pub fn end(&self, since: Option<Instant>) {
+        if let Some(since) = since {
+            self.record(since.elapsed());
+        }
+    }
+
+    /// Runs something and adds its time.
+    #[inline]
+    pub fn timed<T>(&self, run: impl FnOnce() -> T) -> T {
+        let since = Instant::now();
+        let result = run();
+        self.record(since.elapsed());
+        result
     }
 
     /// Adds an operation's time.
@@ -59,7 +91,7 @@ impl Latencies {
     }
 
     /// Forgets everything.
-    pub(crate) fn reset(&self) {
+    pub fn reset(&self) {
         self.buckets.get().into_iter().flat_map(|buckets| buckets.iter()).for_each(|count| count.store(0, Relaxed));
     }
 }
@@ -84,6 +116,20 @@ impl LatencyCounts {
         })
     }
 
+    /// The sum of all times in nanoseconds, each taken for the middle of its bucket: off by a sixteenth at most.
+    pub fn sum_ns(&self) -> u64 {
+        let middle = |end: u64| match bucket(end - 1) {
+            0 => 0,
+            within => end_ns(within - 1).midpoint(end),
+        };
+        self.0.iter().filter(|(end, _)| *end > 0).fold(0, |sum, (end, count)| sum.saturating_add(middle(*end).saturating_mul(*count)))
+    }
+
+    /// How many took less than this time. Exact for powers of two.
+    pub fn below(&self, ns: u64) -> u64 {
+        self.0.iter().take_while(|(end, _)| *end <= ns).map(|(_, count)| count).sum()
+    }
+
     /// What was recorded since `before`, or all of it if it was reset in between.
     pub fn since(&self, before: &Self) -> Self {
         let was = |end: u64| before.0.iter().find(|(other, _)| *other == end).map_or(0, |(_, count)| *count);
@@ -106,6 +152,17 @@ impl LatencyCounts {
         }
         Self(all)
     }
+}
+
+/// The times of one kind of what is timed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KindTimes {
+    /// Its name, as `block_read`.
+    pub name: &'static str,
+    /// One of so many is timed, on average; 1 if all are.
+    pub sampled_1_in: u64,
+    /// The times.
+    pub counts: LatencyCounts,
 }
 
 #[cfg(test)]
@@ -137,8 +194,24 @@ mod tests {
             let found = counts.percentile(share).expect("times");
             assert!((exact..=exact + exact / PARTS + 1).contains(&found), "{share}: {found} for {exact}");
         }
+        let (sum, exact): (u64, u64) = (counts.sum_ns(), (1..=10_000).sum::<u64>() * 1000);
+        assert!(sum.abs_diff(exact) * 16 <= exact, "{sum} for {exact}");
         latencies.reset();
-        assert_eq!(latencies.counts(), LatencyCounts::default());
+        assert_eq!((latencies.counts(), latencies.counts().sum_ns()), (LatencyCounts::default(), 0));
+    }
+
+    #[test]
+    fn what_is_below_a_power_of_two_is_known_exactly() {
+        let latencies = Latencies::new();
+        for ns in [0, 127, 128, 255, 256, 1023, 1024, 5_000_000_000] {
+            latencies.record(Duration::from_nanos(ns));
+        }
+        let counts = latencies.counts();
+        assert_eq!([128, 256, 1024, 2048, 1 << 40].map(|ns| counts.below(ns)), [2, 4, 6, 7, 8]);
+        assert_eq!(latencies.timed(|| 7), 7);
+        latencies.end(None);
+        latencies.end(Some(Instant::now()));
+        assert_eq!(latencies.counts().samples(), 10);
     }
 
     #[test]
@@ -159,8 +232,11 @@ mod tests {
     #[test]
     fn one_in_sixteen_is_timed_in_whatever_turn() {
         for (step, first) in [(1, 0), (2, 1), (3, 2), (16, 5), (64, 0), (1000, 7)] {
-            let timed = (0..16_000).filter(|turn| Latencies::start(first + turn * step).is_some()).count();
-            assert!((900..=1100).contains(&timed), "{timed} of 16000 with every {step}th from {first}");
+            let timed = |one_in| (0..16_000).filter(|turn| Latencies::start_of(one_in, first + turn * step).is_some()).count();
+            for (one_in, expected) in [(LATENCY_SAMPLED_1_IN, 900..=1100), (BYTE_PATH_SAMPLED_1_IN, 200..=300)] {
+                let timed = timed(one_in);
+                assert!(expected.contains(&timed), "{timed} of 16000 with every {step}th from {first}");
+            }
         }
     }
 }
