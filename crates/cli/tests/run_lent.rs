@@ -256,7 +256,7 @@ fn a_fault_of_lent_memory_is_an_error() {
         scene.mount.kill();
         said
     }
-    assert_eq!(cut(""), format!("pread(file, found, 5000, (1 << 20) - 10000) = -1, {}\ndone\n", libc::EIO));
+    assert_eq!(cut(""), format!("pread(file, found, 5000, (1 << 20) - 30000) = -1, {}\ndone\n", libc::EIO));
     let caught = cut("FaultsBlocked");
     println!("FaultsBlocked: {caught}");
     assert!(!caught.contains("done"), "FaultsBlocked escaped");
