@@ -23,6 +23,7 @@ use crate::lent_stores::Stores;
 use crate::mapping::Mapped;
 use crate::mutant::{self, Mutant};
 use crate::tail::{Stored, Tail, Where};
+use crate::whole::WholeFiles;
 use crate::{Error, Options, Result};
 
 /// Most shared memory that a slot keeps between calls, for texts and small data.
@@ -62,6 +63,7 @@ pub struct Connection {
     pub(crate) umask: AtomicU16,
     pub(crate) known: Arc<Known>,
     pub(crate) known_bytes: KnownBytes,
+    pub(crate) whole_files: Arc<WholeFiles>,
     /// Where the daemon has lent the memory zone.
     pub(crate) lent: Option<Lent>,
     /// The zone itself, for mappings of files, where they were asked for.
@@ -93,6 +95,7 @@ impl Connection {
             umask: AtomicU16::new(umask & 0o777),
             known: Arc::new(Known::new(options.keeps_answers)),
             known_bytes: KnownBytes::new(options.keeps_answers),
+            whole_files: Arc::default(),
             stores: stores.filter(|_| options.stores && can_be_lent).map(|stores| RwLock::new(Some(stores))),
             receiving: Mutex::default(),
         }
@@ -109,6 +112,10 @@ impl Connection {
             self.drop_stores();
         }
         has_ended
+    }
+
+    pub(crate) fn ring(&self) -> &Client {
+        &self.ring
     }
 
     /// Whether it stores by itself.

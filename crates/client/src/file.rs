@@ -20,7 +20,8 @@ use crate::mapping::Mapping;
 use crate::mutant::{self, Mutant};
 use crate::subject::{Name, Target};
 use crate::tail::{Tail, Where};
-use crate::tree::{names_of, sealed::Base};
+use crate::tree::{Ahead, names_of, sealed::Base};
+use crate::whole::WholeFile;
 use crate::{Error, Result};
 
 /// Most bytes of a call, as the kernel's limit.
@@ -49,6 +50,8 @@ pub struct File {
     synced: RwLock<Seen>,
     /// What came with the answer, of a directory.
     listed: Mutex<Option<FirstEntries>>,
+    /// All of it, if that came with the answer.
+    whole: Option<WholeFile>,
 }
 
 fn offset_of(offset: u64) -> Result<i64> {
@@ -74,13 +77,18 @@ fn in_pieces(length: usize, mut piece: impl FnMut(usize) -> Result<(usize, usize
 
 impl File {
     /// Opened, with so many bytes.
-    pub(crate) fn new(connection: Arc<Connection>, handle: Handle, flags: i32, bytes: u64, listed: Option<FirstEntries>) -> Self {
+    pub(crate) fn new(connection: Arc<Connection>, handle: Handle, flags: i32, bytes: u64, ahead: Ahead) -> Self {
         let flags = OFlags::from_bits_retain(flags.cast_unsigned());
         let access = flags & OFlags::ACCMODE;
         let reads = access == OFlags::RDONLY || access == OFlags::RDWR;
         let (end, is_open, appends) = (AtomicU64::new(bytes), AtomicBool::new(true), AtomicBool::new(flags.contains(OFlags::APPEND)));
+        let (listed, whole) = match ahead {
+            Ahead::Nothing => (None, None),
+            Ahead::Entries(first) => (Some(first), None),
+            Ahead::Whole(whole) => (None, Some(whole)),
+        };
         let (tail, synced, listed) = (Tail::default(), RwLock::default(), Mutex::new(listed));
-        Self { connection, handle, reads, appends, is_open, end, tail, synced, listed }
+        Self { connection, handle, reads, appends, is_open, end, tail, synced, listed, whole }
     }
 
     pub(crate) fn handle(&self) -> Handle {
@@ -120,6 +128,9 @@ impl File {
     pub fn read_at_unless(&self, into: &mut [u8], offset: u64, unless: Unless) -> Result<usize> {
         let length = into.len().min(CALL_BYTES_MAX);
         let into = &mut into[..length];
+        if let Some(known) = self.whole.as_ref().and_then(|whole| whole.read(self.connection.ring(), offset, into)) {
+            return Ok(known);
+        }
         if let Some(known) = self.connection.read(self.handle, offset, into) {
             return Ok(known);
         }

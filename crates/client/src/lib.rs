@@ -84,6 +84,7 @@ mod store_access;
 mod subject;
 mod tail;
 mod tree;
+mod whole;
 
 pub use buffer::Buffer;
 pub use directory::{Directory, Entry};

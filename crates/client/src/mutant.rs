@@ -16,6 +16,8 @@ pub enum Mutant {
     TurnNotCompared,
     /// [FEN1]: first entries are given whatever has changed.
     EntriesNotCompared,
+    /// [WHO1]: bytes that came with an open are given whatever has changed.
+    WholeNotCompared,
     /// [KN7]: the first entries of a directory count as all of them.
     PartsCountAsAll,
     /// [KN2]: bytes are given whatever has changed.

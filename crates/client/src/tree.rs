@@ -6,16 +6,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{AtFlags, OFlags};
+use rustix::fs::{AtFlags, FileType, OFlags};
 use rustix::io::Errno;
 use tandemfs_protocol::{Handle, Operation, Place, TEXT_BYTES_MAX, TimeToSet};
-use tandemfs_ring::Attributes;
+use tandemfs_ring::{Answer, Attributes, Seen};
 
 use crate::area::Piece;
-use crate::connection::Connection;
+use crate::connection::{Call, Connection};
 use crate::directory::{FIRST_BYTES, FirstEntries};
 use crate::known::{Question, Told};
 use crate::subject::{Name, Target};
+use crate::whole::{WHOLE_BYTES, WholeFile};
 use crate::{Directory, File, Mount, Result};
 
 pub(crate) mod sealed {
@@ -61,23 +62,50 @@ fn opened(tree: &(impl Tree + ?Sized), path: &[u8], flags: i32, mode: u32) -> Re
     let mut call = connection.begin()?;
     let path = call.text(path)?;
     let umask = connection.umask.load(Ordering::Relaxed);
-    let lists = connection.known.is_wanted() && lists(flags);
-    let listed = if lists { call.part_of(FIRST_BYTES).unwrap_or(Piece::none()) } else { Piece::none() };
-    let (answer, seen) = call.send_and_see(&Operation::Open { at, path, flags, mode, umask, into: listed.range });
-    let listed = answer.as_ref().ok().and_then(|answer| FirstEntries::taken(&mut call, listed, answer, seen));
+    let room = match connection.known.is_wanted() {
+        true if lists(flags) => FIRST_BYTES,
+        true if connection.whole_files.are_wanted(flags) => WHOLE_BYTES,
+        _ => 0,
+    };
+    let into = if room > 0 { call.part_of(room).unwrap_or(Piece::none()) } else { Piece::none() };
+    let (answer, seen) = call.send_and_see(&Operation::Open { at, path, flags, mode, umask, into: into.range });
+    let ahead = answer.as_ref().map_or(Ahead::Nothing, |answer| Ahead::taken(&mut call, into, answer, seen));
     drop(call);
     if let (Some(absence), Err(error)) = (&absence, &answer) {
         connection.known.keep_error(absence, error, seen);
     }
     let answer = answer?;
-    if let Some((names, seen)) = listed.as_ref().and_then(FirstEntries::all_names)
+    if let Ahead::Entries(first) = &ahead
+        && let Some((names, seen)) = first.all_names()
         && let Some(question) = Question::names(at, spelled)
     {
         connection.known.keep(&question, Told::Names(names), seen); // [KN7]
     }
     let handle = Handle::of(answer.value).ok_or(Errno::PROTO)?;
     let bytes = answer.attributes.as_ref().map_or(0, |found| found.size_bytes);
-    Ok((File::new(Arc::clone(connection), handle, flags, bytes, listed), answer.attributes))
+    Ok((File::new(Arc::clone(connection), handle, flags, bytes, ahead), answer.attributes))
+}
+
+/// What of a file came with its open.
+#[derive(Debug)]
+pub(crate) enum Ahead {
+    Nothing,
+    /// First entries of a directory.
+    Entries(FirstEntries),
+    /// All of a small file.
+    Whole(WholeFile),
+}
+
+impl Ahead {
+    /// What an answer has, if that may be kept.
+    fn taken(call: &mut Call<'_>, into: Piece, answer: &Answer, seen: Seen) -> Self {
+        let is_directory = answer.attributes.is_some_and(|found| FileType::from_raw_mode(found.mode) == FileType::Directory);
+        let taken = match is_directory {
+            true => FirstEntries::taken(call, into, answer, seen).map(Self::Entries),
+            false => WholeFile::taken(call, into, answer, seen).map(Self::Whole),
+        };
+        taken.unwrap_or(Self::Nothing)
+    }
 }
 
 /// Whether who opens with these flags surely wants a directory, and may list it.

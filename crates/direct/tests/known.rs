@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rustix::fs::AtFlags;
 use tandemfs_client::mutant::{self as client_mutant, Mutant as ClientMutant};
-use tandemfs_client::{Attributes, Directory, Errno, Error, Mount, OpenOptions, Options, Tree};
+use tandemfs_client::{Attributes, Directory, Errno, Error, File, Mount, OpenOptions, Options, Tree};
 use tandemfs_crash::{MemoryDevice, Random, comes_within, rounds_or, seed_or};
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_direct::mutant::{self, Mutant};
@@ -610,6 +610,76 @@ fn bytes_that_are_read_again_and_again_are_known() {
     assert_eq!(scene.requests_of(|| (0..4).for_each(|_| assert_eq!(direct.read_at(&mut bytes, 100), Ok(100)))), 4);
 }
 
+/// [WHO1] of `crates/client`, [AHD5]
+#[test]
+fn small_files_come_with_their_opens() {
+    fn read(file: &File, offset: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        let done = file.read_at(&mut bytes, offset).expect("read");
+        bytes.truncate(done);
+        bytes
+    }
+    fn is_right() -> bool {
+        let scene = scene();
+        let of = |name: &str| OpenOptions::new().read(true).write(true).create(true).open(&scene.mount, name).expect("made");
+        let write = |name: &str, length| of(name).write_all_at(&vec![1; length], 0).expect("written");
+        write("f", 5000);
+        write("long", 32 << 10);
+        let open_read_and_close = |name: &str, length: usize| {
+            scene.requests_of(|| {
+                let file = scene.mount.open(name).expect("opened");
+                assert_eq!((read(&file, 0, 4000), read(&file, 4000, 1 << 20).len()), (vec![1; 4000], length - 4000));
+                assert_eq!((read(&file, 4100, 100), read(&file, length as u64, 10), read(&file, u64::MAX / 2, 10)), (vec![1; 100], vec![], vec![]));
+            })
+        };
+        assert_eq!((open_read_and_close("f", 5000), open_read_and_close("long", 32 << 10)), (2, 7));
+        let writable = OpenOptions::new().write(true).open(&scene.mount, "f").expect("opened");
+        assert_eq!(writable.read_at(&mut [0; 10], 0).map_err(|error| error.errno()), Err(Some(Errno::BADF)));
+        // By somebody else, by the client, and cut.
+        let file = OpenOptions::new().read(true).write(true).open(&scene.mount, "f").expect("opened");
+        let other = scene.vfs.open(&somebody(), At::Root, b"f", libc::O_RDWR, 0).expect("opened");
+        scene.vfs.write_at(&somebody(), &other, 150, &[3; 100], 0).expect("written");
+        let mut is_right = read(&file, 100, 100) == [[1; 50], [3; 50]].concat();
+        let file = OpenOptions::new().read(true).write(true).open(&scene.mount, "f").expect("opened");
+        file.write_all_at(&[4; 10], 5000).expect("written");
+        is_right &= read(&file, 4990, 100) == [[1; 10], [4; 10]].concat();
+        let file = scene.mount.open("f").expect("opened");
+        scene.mount.set_length("f", 10).expect("cut");
+        is_right & (read(&file, 0, 100) == [1; 10])
+    }
+    let _alone = alone();
+    assert!(is_right());
+    client_mutant::select(ClientMutant::WholeNotCompared);
+    let found = !is_right();
+    client_mutant::select(ClientMutant::None);
+    assert!(found, "WholeNotCompared escaped");
+}
+
+/// [WHO2], [WHO3] of `crates/client`
+#[test]
+fn files_that_nobody_reads_do_not_come_with_their_opens() {
+    let _alone = alone();
+    let scene = scene();
+    let file = OpenOptions::new().read(true).write(true).create(true).open(&scene.mount, "f").expect("made");
+    file.write_all_at(&[1; 20_000], 0).expect("written");
+    let open_and_look = || {
+        let file = scene.mount.open("f").expect("opened");
+        let came = scene.requests_of(|| assert_eq!(file.read_at(&mut [0; 10_000], 0), Ok(10_000))) == 0;
+        (file, came)
+    };
+    let comes = || open_and_look().1;
+    assert!(comes());
+    (0..40).for_each(|_| drop(scene.mount.open("f").expect("opened")));
+    assert!(!comes());
+    let after = (1..100).find(|_| comes()).expect("asked for at last");
+    assert!(after <= 32 && comes(), "{after} opens");
+    let all: Vec<_> = (0..500).map(|_| open_and_look()).collect();
+    let count = all.iter().filter(|(_, came)| *came).count();
+    assert_eq!(count, (8 << 20) / 20_000 + 1, "of which the last one may be above the limit");
+    drop(all);
+    assert!((0..32).any(|_| comes()));
+}
+
 /// [KN2], [KBY2] of `crates/client`
 #[test]
 fn bytes_that_are_known_are_right() {
@@ -651,11 +721,12 @@ fn bytes_are_not_kept_where_the_kernel_has_pages() {
         assert_eq!(reads(4), 2, "the kernel has none yet");
         pages.0.store(true, SeqCst);
         scene.vfs.file_system().revoke_bytes(InodeNumber::new(file.attributes().expect("there").node));
-        reads(5)
+        let whole = scene.mount.open("f").expect("opened");
+        reads(5) + scene.requests_of(|| assert_eq!(whole.read_at(&mut [0; 100], 0), Ok(100)))
     }
-    assert_eq!(requests(), 5);
+    assert_eq!(requests(), 6);
     mutant::select(Mutant::KernelPagesKept);
     let found = requests();
     mutant::select(Mutant::None);
-    assert!(found < 5, "KernelPagesKept escaped");
+    assert!(found < 5, "KernelPagesKept escaped: {found}");
 }

@@ -94,7 +94,7 @@ pub enum Operation<'a> {
     Nothing,
     /// Returns the handle, and the file's attributes. Of a directory that may be listed and searched, if `into` is not empty, its first
     /// entries, as [`Operation::ReadDirectory`] does, with a [`crate::FirstListed`] in [`tandemfs_ring::Answer::further`]: 0 where they cannot be had at once.
-    /// They are right as long as the answer is.
+    /// They are right as long as the answer is. Of a regular file that may be read and has less bytes than there is room, all of them, in the same way.
     Open {
         at: Place,
         path: Text<'a>,

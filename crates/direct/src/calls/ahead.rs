@@ -1,5 +1,6 @@
 //! Answers ahead of their questions: a stat of a name brings those of further names of its directory, for programs that ask about all of them
-//! (`ls -l`, `git status`, `find -size`). The client keeps them as if it had asked. And who opens a directory gets its first entries.
+//! (`ls -l`, `git status`, `find -size`). The client keeps them as if it had asked. And who opens a directory gets its first entries, who opens a small file its
+//! bytes.
 //!
 //! [AHD1] Each answer is made as that to a question of its own: by the whole path, with the rights of the client, and noted by itself ([KNW1]).
 //!        That the directory had the name a moment before is a hint.
@@ -8,10 +9,12 @@
 //! [AHD4] Entries are noted where they are listed ([VS7] of the file system), behind all that the path of the open has met: who finds all of it as it was
 //!        knows that the path leads to a directory with these names. They come to who may also search it, so that a name which is not among all of them
 //!        is absent for him. A listing that failed is not known.
+//! [AHD5] Who opens a small file for reading gets all of it, as by a read of its own: it is noted by itself, depends on its bytes alone, and is left out
+//!        where a read would not be kept ([KNW5] of `known.rs`) or has to be left to the mount.
 
 use rustix::io::Errno;
 use tandemfs_protocol::{AheadWriter, EntryWriter, FirstListed, Foretold, Handle, Listed, Operation, Outcome, Subject as Named};
-use tandemfs_ring::{Answer, Range, Seen};
+use tandemfs_ring::{Answer, Attributes, Range, Seen};
 use tandemfs_vfs::{Process, QUICK_ENTRIES, Result, Subject, no_wait};
 
 use super::{Call, Served, shown, transfer, with_attributes};
@@ -44,6 +47,12 @@ impl Call<'_> {
             }
             Operation::Open { into, .. } if into.length > 0 => {
                 let (Some(handle), Some(of_open)) = (Handle::of(answer.value), served.seen) else { return served };
+                let attributes = answer.attributes.filter(|found| found.mode & libc::S_IFMT != libc::S_IFDIR);
+                if let Some(Attributes { size_bytes, .. }) = attributes {
+                    let is_small = size_bytes < u64::from(into.length);
+                    let (further, seen) = if is_small { self.whole(handle, into).unwrap_or_default() } else { Default::default() };
+                    return Served { outcome: Outcome::Done(Answer { further, ..*answer }), seen: Some(seen), ..served };
+                }
                 let listed = self.vfs.file_system().noting(
                     || no_wait(|| self.first_entries(handle, into)).0,
                     |listed, noted| listed.map(|first| (first, Seen::of(noted.versions(None)))),
@@ -75,6 +84,24 @@ impl Call<'_> {
         })?;
         let bytes = self.put(into, writer.bytes())?.value;
         Ok(FirstListed { bytes: bytes as u32, are_all })
+    }
+
+    /// Writes all bytes of a small file that was opened, and what they depend on ([AHD5]); none of one that is longer than there is room.
+    fn whole(&self, handle: Handle, into: Range) -> Result<(u64, Seen)> {
+        let read = || {
+            let process = self.client.process();
+            if process.leaves_watched {
+                self.vfs.leaves_watched_file(&process, &*self.file(handle)?)?;
+            }
+            self.read(handle, 0, into)
+        };
+        let read = || no_wait(read).0;
+        let (found, seen) = self.vfs.file_system().noting(read, |found, noted| (found, Seen::of(noted.versions(None))));
+        let bytes = found?.value as u32;
+        match bytes < into.length && self.may_be_kept(Keeps::Bytes(handle)) {
+            true => Ok((FirstListed { bytes, are_all: true }.encode(), seen)),
+            false => Ok((0, Seen::default())),
+        }
     }
 
     /// Writes answers; returns the number of their bytes, and the cookie behind which the next ones are, 0 at the end.
