@@ -3,10 +3,14 @@
 //!
 //!     cargo test --profile soak -p tandemfs --test run_lent -- --ignored --nocapture cost
 
+#[path = "direct_door/mapping.rs"]
+#[allow(dead_code, reason = "each test file uses a part")]
+mod mapping;
 mod support;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -334,6 +338,35 @@ fn what_was_acknowledged_is_there_after_a_kill() {
 #[test]
 fn what_was_appended_is_there_after_a_kill() {
     killed_again_and_again("appends_acknowledge", |scene| scene.count(&["store_leases", "tails_lent"]) > 0, log_has_acknowledged);
+}
+
+/// A mapping of the mount asks for no sizes, and a program that appends by stores tells none: it appends by requests from then on ([BS7] of `crates/fuse`).
+/// SIGBUS would end this test.
+#[test]
+fn regression_a_mapping_of_the_mount_did_not_reach_what_was_appended_by_stores() {
+    let scene = Scene::new(STORES);
+    let directory = scene.directory("mapped");
+    let mut command = scene.under(&["--stores"]);
+    let mut child = start(command.args([&scene.program, "appends_acknowledge", &directory]).stdout(Stdio::piped())).expect("run");
+    let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+    let mut numbers = lines.filter_map(|line| line.parse::<u64>().ok());
+    let mut next = |count| numbers.by_ref().take(count).last().expect("a number");
+    next(2000);
+    assert!(scene.count(&["store_leases", "tails_held"]) > 0, "nothing is lent");
+    let file = fs::File::options().read(true).write(true).open(format!("{directory}/log")).expect("opened");
+    let mapping = mapping::Mapped::new(file.as_fd(), 64 << 20);
+    mapping.load(0, 1);
+    next(20_000); // more than the pipe holds: what comes then was appended behind the load
+    for _ in 0..20 {
+        let last = next(300);
+        let record = mapping.load((last as usize - 1) * 40, 40);
+        assert!(record.as_chunks().0.iter().all(|word| u64::from_le_bytes(*word) == last), "record {last}: {record:?}");
+    }
+    assert_eq!(scene.count(&["store_leases", "tails_held"]), 0);
+    child.kill().expect("killed");
+    child.wait().expect("ended");
+    drop((mapping, file));
+    scene.end();
 }
 
 #[test]

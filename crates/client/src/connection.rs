@@ -192,7 +192,12 @@ impl Connection {
     #[cold]
     fn counts(&self, lease: StoreLease, reached: u64) -> Result<Option<u64>> {
         let lease = lease.number().ok_or(Errno::IO)?;
-        let size = self.begin()?.send(&Operation::Appended { lease })?.value;
+        // Nothing here may look like a call that was not begun: who takes it for one would append again.
+        let unknown = |error| match error {
+            Error::Crossed(_) | Error::Errno(Errno::NOMEM | Errno::NOSPC) => Errno::IO.into(),
+            other => other,
+        };
+        let size = self.begin().and_then(|mut call| call.send(&Operation::Appended { lease })).map_err(unknown)?.value;
         Ok((size >= reached).then_some(reached))
     }
 

@@ -5,12 +5,15 @@
 
 mod support;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use support::bugs::{alone, is_caught, run};
 use support::work::in_every_domain;
-use tandemfs_crash::{CrashState, Cut, MemoryDevice, Random, Setting, Storing, Window, check_device, content, each_state, fill, mount};
-use tandemfs_device::PersistenceDomain;
+use tandemfs_crash::{
+    CrashState, Cut, MemoryDevice, PausingDevice, Random, Setting, Storing, Window, check_device, content, each_state, fill, mount,
+    mount_device,
+};
+use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::mutant::Mutant;
@@ -330,6 +333,64 @@ fn late() -> Result<(), String> {
     check_device(&device, false).map(drop)
 }
 
+/// What is done before each step of the device, for [`late_at_each_step`].
+static AT_STEP: Mutex<Option<Box<dyn FnMut() + Send>>> = Mutex::new(None);
+
+fn at_step() {
+    let act = AT_STEP.lock().expect("locked").take();
+    if let Some(mut act) = act {
+        act();
+        *AT_STEP.lock().expect("locked") = Some(act);
+    }
+}
+
+/// The bytes of a program are taken away. The machine stops at each step of that, when the program has just stored more and said so: what it said too late
+/// is not there, or with its bytes.
+fn late_at_each_step() -> Result<(), String> {
+    const LATE: [u8; 100] = [0xee; 100];
+    let setting = setting(PersistenceDomain::Gpf, 16 << 10);
+    let device = setting.format();
+    let pausing = PausingDevice::new(device.clone(), at_step);
+    let fs = Arc::new(mount_device(Arc::new(pausing), &setting.mount).map_err(text)?);
+    let file = create(&fs, b"f")?;
+    let whole = [fill(1, SIZE), fill(2, FIRST)].concat();
+    write(&fs, file, 0, &whole[..SIZE])?;
+    let Program { storing, lease, window } = lend(&fs, file)?;
+    if !storing.enter() {
+        return Err("the lease has ended".into());
+    }
+    window.append(SIZE as u64, &whole[SIZE..])?;
+    let states = Arc::<Mutex<Vec<_>>>::default();
+    let (all, end) = (states.clone(), whole.len() as u64);
+    *AT_STEP.lock().expect("locked") = Some(Box::new(move || {
+        if lease.appended_to().is_some() {
+            let state = device.fork();
+            let late = Window::of(&Drive::new(Arc::new(state.clone())), &lease).and_then(|window| window.append(end, &LATE));
+            all.lock().expect("locked").push(late.map(|()| state));
+        }
+    }));
+    let read = fs.read(file, SIZE as u64, &mut [0; 8]);
+    *AT_STEP.lock().expect("locked") = None;
+    read.map_err(text)?;
+    let states = std::mem::take(&mut *states.lock().expect("locked"));
+    if states.len() < 10 {
+        return Err(format!("{} states are too few", states.len()));
+    }
+    for (step, device) in states.into_iter().enumerate() {
+        let device = device?;
+        let after = mount(&device, &setting.mount)?;
+        let found = content(&after, after.lookup(InodeNumber::ROOT, b"f").map_err(text)?.inode).map_err(text)?;
+        if found != whole && found.strip_prefix(&whole[..]) != Some(&LATE[..]) {
+            return Err(format!("step {step}: {} B", found.len()));
+        }
+        after.unmount().map_err(text)?;
+        check_device(&device, false)?;
+    }
+    storing.leave();
+    storing.unmap();
+    fs.unmount().map_err(text)
+}
+
 /// Appends until the block is full; then there is room in the next one when something is there.
 fn to_the_end_of_a_block() -> Result<(), String> {
     let (device, fs, file, Program { storing, window, lease }) = lent(16 << 10)?;
@@ -371,7 +432,7 @@ fn without_a_bug_nothing_is_caught() {
     for (domain, block_bytes) in [(PersistenceDomain::Adr, 4096), (PersistenceDomain::Adr, 64 << 10), (PersistenceDomain::Gpf, 16 << 10)] {
         cuts(domain, block_bytes, true).unwrap_or_else(|what| panic!("{domain}, blocks of {block_bytes}, by force: {what}"));
     }
-    for scenario in [seen_by_all, far_behind, late, to_the_end_of_a_block] {
+    for scenario in [seen_by_all, far_behind, late, late_at_each_step, to_the_end_of_a_block] {
         run(Mutant::None, scenario).unwrap_or_else(|what| panic!("{what}"));
     }
 }
@@ -414,6 +475,11 @@ fn lr6_lent_rooms_not_adopted() {
 #[test]
 fn lr7_lent_word_reused() {
     is_caught(Mutant::LentWordReused, &[late]);
+}
+
+#[test]
+fn lr7_lent_slot_kept_for_copy() {
+    is_caught(Mutant::LentSlotKeptForCopy, &[late_at_each_step]);
 }
 
 #[test]

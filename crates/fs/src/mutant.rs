@@ -267,6 +267,8 @@ pub enum Mutant {
     PageEndApart,
     /// [FP4] of `cache/file_pages.rs`: it is not noted what an answer from pages depends on.
     PageNotNoted,
+    /// [FP2]: a write that is refused puts pages back when it has no range any more.
+    PagesBackBehindRange,
     /// Only the first part of a request is verified.
     LaterPartsNotVerified,
     /// A promoted copy outlives the sector that it copies ([PR2]).
@@ -373,6 +375,10 @@ pub enum Mutant {
     LentSlotLeft,
     /// [LR6]: a mount does not adopt what programs appended.
     LentRoomsNotAdopted,
+    /// [LR9]: the size that a lease has reached is folded when the lease has ended.
+    LentSizeFoldedLate,
+    /// [LR7]: a slot whose bytes were taken away is unused when they are copied.
+    LentSlotKeptForCopy,
     /// [LR7]: a slot is lent again while somebody may store to its word.
     LentWordReused,
     /// [LR8]: the feature bit is not durable before the first slot is used.

@@ -81,11 +81,15 @@ pub struct Room {
     lent: LentRoom,
     /// What the program had reached when its bytes were taken away ([LR7]).
     taken_at: Mutex<Option<u64>>,
+    /// What it says is the size of the file, and it says nothing more ([LR9]).
+    is_settled: AtomicBool,
+    /// Its slot was given back ([LR5]).
+    is_back: AtomicBool,
 }
 
 impl Room {
     pub(crate) fn new(slot: u64, lent: LentRoom) -> Self {
-        Self { slot, lent, taken_at: Mutex::new(None) }
+        Self { slot, lent, taken_at: Mutex::new(None), is_settled: AtomicBool::new(false), is_back: AtomicBool::new(false) }
     }
 
     pub(crate) fn slot(&self) -> u64 {
@@ -124,6 +128,21 @@ impl Room {
             Some(size) => Ok(size),
             None => Ok(self.lent.size_by(load()?).unwrap_or(self.lent.size)),
         }
+    }
+
+    /// The last fold is committed ([LR9]).
+    pub(crate) fn settle(&self) {
+        self.is_settled.store(true, SeqCst);
+    }
+
+    /// Whether nothing is to be folded any more ([LR9]).
+    pub(crate) fn is_settled(&self) -> bool {
+        self.is_settled.load(SeqCst) && !on(Mutant::LentSizeFoldedLate)
+    }
+
+    /// Whether its slot is to be given back now: once, as another file may get it then ([LR5]).
+    pub(crate) fn goes_back(&self) -> bool {
+        !self.is_back.swap(true, SeqCst)
     }
 
     /// From now on its word means nothing ([LR7]).

@@ -350,6 +350,7 @@ fn damage_is_told_where_it_is_and_its_neighbours_are_read() {
         .find(|at| device.load(*at, &mut line).is_ok() && line == [7; 256])
         .expect("the log is in the memory zone");
     device.store(at + 99, &[8]).expect("stored");
+    fs.drop_file_pages(file).expect("dropped");
     assert_eq!(damage(SECTOR, 40 * SECTOR), Some(100_000));
     assert_eq!(damage(100_299, 10), Some(100_000));
     assert_eq!((damage(99_000, 1000), damage(100_300, 1000)), (None, None));

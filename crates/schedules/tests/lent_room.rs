@@ -15,7 +15,7 @@ use tandemfs_device::PersistenceDomain;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::mutant::Mutant;
-use tandemfs_fs::{Borrower, FileSystem, NewInode, WriteOptions};
+use tandemfs_fs::{Borrower, FileSystem, NewInode, SetAttributes, WriteOptions};
 
 const BLOCK: usize = 4096;
 /// The file at first: some records of nobody, so that the block ends amid the appends.
@@ -147,6 +147,57 @@ fn appends_and_calls(random: &mut Random) -> Result<(), String> {
     }
     fs.forget(file, 1);
     fs.unmount().map_err(text)
+}
+
+/// Somebody cuts the file, somebody asks for its size, and a program appends as long as it has the lease: nothing brings back what was cut.
+fn cut_and_asked(_: &mut Random) -> Result<(), String> {
+    const CUT: u64 = 100;
+    let setting = Setting::small(PersistenceDomain::Gpf, BLOCK as u32).with_memory_homes();
+    let pausing = PausingDevice::new(setting.format(), shuttle::thread::yield_now);
+    let fs = Arc::new(mount_device(Arc::new(pausing), &setting.mount).map_err(text)?);
+    let new = NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" };
+    let made = fs.create(InodeNumber::ROOT, b"file", &new).map_err(text)?;
+    let file = made.inode;
+    fs.remember(file, made.generation, 1).map_err(text)?;
+    fs.write(file, 0, &[7; BEFORE], WriteOptions::default()).map_err(text)?;
+    let (storing, access) = Storing::new();
+    let lease = fs.lend_stores_to_append(&Arc::default(), &access, file).map_err(text)?.ok_or("nothing is lent")?;
+    let window = Window::of(fs.drive(), &lease)?;
+    let mut threads = Vec::new();
+    threads.push(shuttle::thread::spawn(move || {
+        for number in 1..=3 {
+            if !storing.enter() {
+                break;
+            }
+            let end = BEFORE as u64 + (number - 1) * RECORD as u64;
+            window.append(end, &record(PROGRAM, number))?;
+            storing.leave();
+        }
+        Ok(())
+    }));
+    let own = fs.clone();
+    threads.push(shuttle::thread::spawn(move || (0..LOOKS).try_for_each(|_| own.attributes(file).map(drop).map_err(text))));
+    let own = fs.clone();
+    let cut = SetAttributes { size: Some(CUT), ..SetAttributes::default() };
+    threads.push(shuttle::thread::spawn(move || own.set_attributes(file, &cut).map(drop).map_err(text)));
+    for thread in threads {
+        thread.join().map_err(|_| "a thread panicked".to_owned())??;
+    }
+    let size = fs.attributes(file).map_err(text)?.size;
+    drop(lease);
+    fs.forget(file, 1);
+    fs.unmount().map_err(text)?;
+    if size == CUT { Ok(()) } else { Err(format!("it was cut to {CUT} B and has {size}")) }
+}
+
+#[test]
+fn what_was_cut_stays_away() {
+    is_sound(400, "a cut beside lent room", cut_and_asked);
+}
+
+#[test]
+fn lent_size_folded_late() {
+    is_caught(Mutant::LentSizeFoldedLate, "a cut beside lent room", cut_and_asked);
 }
 
 #[test]

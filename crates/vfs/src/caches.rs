@@ -45,6 +45,11 @@ pub trait Caches: Send + Sync {
         Ok(())
     }
 
+    /// Whether pages of a file are or were kept by somebody who learns of a new size by [`change`](Self::change) alone, as mappings do. Does not wait.
+    fn goes_by_sizes(&self, _: InodeNumber) -> bool {
+        false
+    }
+
     /// Whether pages of a file may be kept, so that both calls above would drop some. Does not wait.
     fn has_pages(&self, file: InodeNumber) -> bool;
 

@@ -283,7 +283,7 @@ impl Vfs {
     }
 
     /// As [`Vfs::lend_stores`], the last block of an open file with the room behind its end ([`FileSystem::lend_stores_to_append`]), also of one with
-    /// O_APPEND. A caller who may not use the reserve gets none while nothing else is left: room is space that he does not need yet.
+    /// O_APPEND. None where somebody has or had pages of the file who is not told of sizes by stores. A caller who may not use the reserve gets none while nothing else is left: room is space that he does not need yet.
     ///
     /// # Errors
     /// As [`Vfs::lend_stores`].
@@ -296,10 +296,17 @@ impl Vfs {
     ) -> Result<Option<Arc<StoreLease>>> {
         self.must_be_lent(process, file)?;
         let may = file.may_be_appended_to() && self.may_have_more(&process.credentials);
-        self.lend_to_store(file, may, || {
+        let lent = self.lend_to_store(file, may, || {
             self.caches.as_ref().map_or(Ok(()), |caches| caches.appends_by_stores(file.inode))?;
             self.fs.lend_stores_to_append(borrower, access, file.inode)
-        })
+        })?;
+        // Behind the lease: who gets pages from now on ends it.
+        let goes_by_sizes = |file: &OpenFile| self.caches.as_ref().is_some_and(|caches| caches.goes_by_sizes(file.inode));
+        if let Some(lease) = lent.as_ref().filter(|_| goes_by_sizes(file) && !on(Mutant::RoomLentBesideMappings)) {
+            self.fs.end_stores(lease)?;
+            return Ok(None);
+        }
+        Ok(lent)
     }
 
     /// The errors of who asks for a file to store to.

@@ -36,6 +36,8 @@ pub enum Mutant {
     GenerationIgnored,
     /// [KV6]: pages that came in while memory was lent for stores are not dropped.
     LentBesidePages,
+    /// [KV6]: room behind a file is lent though somebody has had pages of it.
+    RoomLentBesideMappings,
     /// [KV8]: what somebody watches is changed all the same.
     WatchersUntold,
     /// [KV9]: a file is mapped for stores though somebody has it open who may keep pages of it.

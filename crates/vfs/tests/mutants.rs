@@ -496,6 +496,47 @@ fn pages_are_dropped_around_a_lease() {
     is_caught(Mutant::LentBesidePages, scene);
 }
 
+/// Somebody who learns of sizes by changes alone.
+struct GoesBySizes;
+
+impl tandemfs_vfs::Caches for GoesBySizes {
+    fn settle(&self, _: InodeNumber) -> tandemfs_fs::Result<()> {
+        Ok(())
+    }
+
+    fn change(self: std::sync::Arc<Self>, _: InodeNumber, _: std::ops::Range<u64>) -> tandemfs_fs::Result<Box<dyn tandemfs_vfs::Change>> {
+        Ok(Box::new(Nothing))
+    }
+
+    fn goes_by_sizes(&self, _: InodeNumber) -> bool {
+        true
+    }
+
+    fn has_pages(&self, _: InodeNumber) -> bool {
+        false
+    }
+
+    fn is_watched(&self, _: &[InodeNumber]) -> tandemfs_fs::Result<bool> {
+        Ok(false)
+    }
+
+    fn name_gone(&self, _: InodeNumber, _: &[u8]) {}
+}
+
+/// [KV6]: who stores behind the end of a file tells nobody.
+#[test]
+fn no_room_is_lent_beside_pages() {
+    fn scene() -> std::result::Result<(), String> {
+        let (_storing, access) = tandemfs_crash::Storing::new();
+        let vfs = without_blocks().beside(std::sync::Arc::new(GoesBySizes));
+        let opened = file(&vfs, &root(), b"f", 0o644);
+        write(&vfs, &opened, &[1; 10_000]);
+        let lease = vfs.lend_stores_to_append(&root(), &opened, &std::sync::Arc::default(), &access).expect("it can be asked for");
+        holds(lease.is_none(), "room is lent")
+    }
+    is_caught(Mutant::RoomLentBesideMappings, scene);
+}
+
 #[test]
 fn kv1_mapped_by_readers() {
     fn scene() -> std::result::Result<(), String> {

@@ -14,6 +14,7 @@
 //!       older than a change that has returned, never newer than what is durable.
 //! [FP3] Bytes that change without a call are not here: who maps blocks for stores, or lends them, drops their pages with the range held, and
 //!       raises the versions after that. Reads of a mapped file keep nothing; who writes has no mapped block, and nobody has the range of a lent one.
+//!       The exception is a lease that ends because the file system has stopped ([SL4]): its bytes are not moved any more.
 //! [FP4] A look-up needs no range lock. It holds the inode's lock, shared, from before it reads the size until the bytes are copied, and copies all pages or
 //!       none under one hold of the file's table. By [FP2] all of them are of that instant, and the size is, since a commit that changes it needs
 //!       the inode's lock exclusively. A room for appending that was lent behind the end ([LR1] of `data/lent_room.rs`) makes the size older, but then the last

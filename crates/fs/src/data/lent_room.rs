@@ -22,6 +22,10 @@
 //! [LR7] Where bytes are taken away from a program ([SL4]), the word is read once, after the program could see that: what it says then is the file's,
 //!       and [`StoreLease::appended_to`] tells the program. Later stores to the word mean nothing, since the slot is unused; it is not lent
 //!       again while somebody may store to it.
+//!       Its slot is unused, durably, before the bytes are copied: what the program still stores in the meantime is not in the copy, and no mount
+//!       may believe a word about it.
+//! [LR9] Who asks for the size has no range, so the lease may end, and the file be cut, between his look at the word and his commit. Behind the last fold,
+//!       before the range is free, the room is *settled*: who finds it so under the lock of the inode folds nothing.
 //! [LR8] Builds that do not know the table would lose appended bytes: its feature bit is durable before the first slot is used, and the table is
 //!       zeros before that.
 
@@ -156,7 +160,7 @@ impl FileSystem {
         if state.removed {
             return Err(Error::Stale(file.number));
         }
-        if state.inode.size >= reached {
+        if state.inode.size >= reached || room.is_settled() {
             return Ok(false);
         }
         let mut new = state.inode.clone();
@@ -176,7 +180,7 @@ impl FileSystem {
 
     /// The lease has ended, and the size is committed ([LR5]).
     pub(super) fn take_room_back(&self, lease: &StoreLease, is_taken_away: bool) -> Result<()> {
-        let Some(room) = lease.room() else { return Ok(()) };
+        let Some(room) = lease.room().filter(|room| room.goes_back()) else { return Ok(()) };
         if !on(Mutant::LentSlotLeft) {
             self.put_out_of_use(room.slot())?;
         }

@@ -262,14 +262,11 @@ impl FileSystem {
             return if matches!(error, Error::Stale(_)) { self.take_room_back(lease, !has_ended) } else { Ok(()) };
         }
         let settled = match has_ended {
-            true => self.close_blocks(file, lease.block_range(), false).map(drop),
-            false => self.take_away(file, lease),
+            true => self.close_blocks(file, lease.block_range(), false).map(drop).and(self.take_room_back(lease, false)),
+            false if on(Mutant::LentSlotKeptForCopy) => self.take_away(file, lease).and_then(|()| self.take_room_back(lease, true)),
+            false => self.take_room_back(lease, true).and_then(|()| self.take_away(file, lease)), // [LR7] of `lent_room.rs`
         };
-        let kept = match &settled {
-            Err(error) if !has_ended && !is_of_the_end(error) => Ok(()), // the lease has not ended
-            _ => self.take_room_back(lease, !has_ended),
-        };
-        match settled.and(kept) {
+        match settled {
             Ok(()) => Ok(()),
             Err(error @ (Error::Stopped { .. } | Error::ReadOnly | Error::Stale(_))) => {
                 tracing::warn!(inode = file.number.get(), %error, "lent pages have no checksums");
@@ -296,7 +293,21 @@ impl FileSystem {
         if !self.fold_room(file, lease)? && is_untimed {
             self.commit_size(file, changed).inspect_err(|_| lease.stays_untimed())?;
         }
+        lease.room().inspect(|room| room.settle()); // [LR9] of `lent_room.rs`
         Ok(())
+    }
+
+    /// Ends the leases of a file that have room behind its end. One that cannot be ended stays, as far as [SL4] says.
+    pub fn end_rooms(&self, number: InodeNumber) {
+        let Ok(file) = self.inodes.get(&self.volume, number) else { return };
+        if !file.ranges.has_store_leases() {
+            return;
+        }
+        for lease in file.ranges.store_leases().iter().filter(|lease| lease.room().is_some()) {
+            if let Err(error) = self.end_stores(lease) {
+                tracing::warn!(inode = number.get(), %error, "room behind a file stays lent");
+            }
+        }
     }
 
     /// Copies what is lent to other pages ([SL4]).

@@ -121,7 +121,7 @@ impl FileSystem {
         let mut into = into.part(0..length);
         let is_of_mapped = range.is_of_mapped && !on(Mutant::PagesOfMappedKept); // [FP3]
         let range = range.unless(Mutant::ReadRangeReleasedEarly);
-        let mut reader = Reader { kept: options.kept, ahead, is_of_mapped };
+        let mut reader = Reader { kept: options.kept, ahead: if is_of_mapped { 0 } else { ahead }, is_of_mapped };
         if reader.kept == Kept::ToCompare && self.options.modified_lines == 0 {
             reader.kept = Kept::Nowhere;
         }
@@ -229,6 +229,7 @@ impl FileSystem {
                 Ok(())
             }
             Err(Error::WouldWait) => Err(Error::WouldWait),
+            Err(error) if wide == (offset..end) => Err(error),
             Err(_) => self.fetch(file, view, offset, into, true), // [RA3]
         }
     }

@@ -123,6 +123,7 @@ impl FileSystem {
                 self.set_attributes(number, &SetAttributes { permissions: set.permissions, ctime: set.ctime, ..SetAttributes::default() })?;
             }
         } else {
+            self.note_stores(&file)?; // what was stored before is not newer than what is set here ([SL6] of `data/lent_stores.rs`)
             return self.with_room(|| {
                 let mut state = file.state.write()?;
                 if state.removed {
