@@ -113,7 +113,7 @@ mod tests {
         let known = "nothing open close read write stat access unlink remove_directory make_directory make_node make_link link read_link rename \
                      read_directory truncate allocate sync copy_range seek change_mode change_owner set_times get_attribute set_attribute \
                      list_attributes remove_attribute file_system_space sync_file_system set_flags \
-                     descriptor lend map unmap lend_stores return_stores map_for_stores stat_ahead";
+                     descriptor lend map unmap lend_stores return_stores map_for_stores stat_ahead lend_tail appended";
         assert_eq!(names, known.split(' ').collect::<Vec<_>>());
     }
 }

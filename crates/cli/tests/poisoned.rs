@@ -82,6 +82,9 @@ fn poisoned_data_logs_answer_eio_and_the_rest_goes_on() {
     let (small, large) = (pattern(1, 3000), pattern(2, 4 * BLOCK));
     fs::write(mount.path("logs"), &small).expect("written");
     fs::write(mount.path("blocks"), &large).expect("written");
+    // Another daemon has no pages of the files in host memory.
+    mount.unmount();
+    let mount = pair.mount();
 
     let cut = pair.cut(LOGS_FROM);
     assert_eq!(code(fs::read(mount.path("logs"))), EIO, "a load of a log");
@@ -115,6 +118,9 @@ fn a_poisoned_journal_stops_the_file_system_and_loses_nothing() {
     let (small, large) = (pattern(1, 3000), pattern(2, 4 * BLOCK));
     fs::write(mount.path("logs"), &small).expect("written");
     fs::write(mount.path("blocks"), &large).expect("written");
+    // Another daemon has no pages of the files in host memory.
+    mount.unmount();
+    let mount = pair.mount();
 
     let cut = pair.cut(0);
     assert_eq!(code(fs::create_dir(mount.path("directory"))), EIO, "the store of a record");
