@@ -69,7 +69,7 @@ fn opened(tree: &(impl Tree + ?Sized), path: &[u8], flags: i32, mode: u32) -> Re
     };
     let into = if room > 0 { call.part_of(room).unwrap_or(Piece::none()) } else { Piece::none() };
     let (answer, seen) = call.send_and_see(&Operation::Open { at, path, flags, mode, umask, into: into.range });
-    let ahead = answer.as_ref().map_or(Ahead::Nothing, |answer| Ahead::taken(&mut call, into, answer, seen));
+    let ahead = answer.as_ref().map_or(Ahead::Nothing, |answer| Ahead::taken(connection, &mut call, into, answer, seen));
     drop(call);
     if let (Some(absence), Err(error)) = (&absence, &answer) {
         connection.known.keep_error(absence, error, seen);
@@ -98,11 +98,11 @@ pub(crate) enum Ahead {
 
 impl Ahead {
     /// What an answer has, if that may be kept.
-    fn taken(call: &mut Call<'_>, into: Piece, answer: &Answer, seen: Seen) -> Self {
+    fn taken(of: &Connection, call: &mut Call<'_>, into: Piece, answer: &Answer, seen: Seen) -> Self {
         let is_directory = answer.attributes.is_some_and(|found| FileType::from_raw_mode(found.mode) == FileType::Directory);
         let taken = match is_directory {
             true => FirstEntries::taken(call, into, answer, seen).map(Self::Entries),
-            false => WholeFile::taken(call, into, answer, seen).map(Self::Whole),
+            false => WholeFile::taken(&of.whole_files, call, into, answer, seen).map(Self::Whole),
         };
         taken.unwrap_or(Self::Nothing)
     }

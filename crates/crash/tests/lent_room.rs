@@ -363,11 +363,9 @@ fn late_at_each_step() -> Result<(), String> {
     let states = Arc::<Mutex<Vec<_>>>::default();
     let (all, end) = (states.clone(), whole.len() as u64);
     *AT_STEP.lock().expect("locked") = Some(Box::new(move || {
-        if lease.appended_to().is_some() {
-            let state = device.fork();
-            let late = Window::of(&Drive::new(Arc::new(state.clone())), &lease).and_then(|window| window.append(end, &LATE));
-            all.lock().expect("locked").push(late.map(|()| state));
-        }
+        let state = device.fork();
+        let late = Window::of(&Drive::new(Arc::new(state.clone())), &lease).and_then(|window| window.append(end, &LATE));
+        all.lock().expect("locked").push(late.map(|()| state));
     }));
     let read = fs.read(file, SIZE as u64, &mut [0; 8]);
     *AT_STEP.lock().expect("locked") = None;

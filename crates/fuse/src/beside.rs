@@ -16,8 +16,8 @@
 //! [BS7] A mapping does not ask for sizes: where a client lets a file grow of which the kernel has had pages since it learned of the file,
 //!       the kernel is told the new size. Otherwise a process that maps the file would get SIGBUS for bytes that are there. The kernel takes a
 //!       size only with a byte, the last one of the change. Its page is dropped at once, while the change is registered: the byte may be
-//!       older than that of somebody else. Who appends by stores tells nobody: of such a file no room is lent, and room that is lent ends
-//!       behind the note.
+//!       older than that of somebody else. Who appends by stores tells nobody: while such a file is open, as it is while it is mapped, no room of it
+//!       is lent, and room that is lent ends behind the note.
 //! [BS5] A WRITE of a descriptor with O_APPEND has the end that the kernel knows, or with RWF_NOAPPEND the offset of the call. The kernel's end
 //!       is right unless a client has changed the file since the kernel learned of it. So the WRITE goes to its offset if no client has
 //!       reached behind it (as [DR1]); otherwise to the end that the file system has, and the kernel's pages of the file are wrong and dropped
@@ -298,7 +298,8 @@ impl Caches for Door {
     }
 
     fn goes_by_sizes(&self, file: InodeNumber) -> bool {
-        self.beside.as_ref().is_some_and(|noted| noted.has_been_read(file))
+        let is_open = || self.opens.as_ref().is_none_or(|opens| opens.is_any(file));
+        self.beside.as_ref().is_some_and(|noted| noted.has_been_read(file)) && is_open()
     }
 
     fn has_pages(&self, file: InodeNumber) -> bool {

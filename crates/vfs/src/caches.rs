@@ -45,7 +45,7 @@ pub trait Caches: Send + Sync {
         Ok(())
     }
 
-    /// Whether pages of a file are or were kept by somebody who learns of a new size by [`change`](Self::change) alone, as mappings do. Does not wait.
+    /// Whether somebody has a file open, and has had pages of it, who learns of a new size by [`change`](Self::change) alone, as mappings do. Does not wait.
     fn goes_by_sizes(&self, _: InodeNumber) -> bool {
         false
     }

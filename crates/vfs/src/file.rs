@@ -283,7 +283,7 @@ impl Vfs {
     }
 
     /// As [`Vfs::lend_stores`], the last block of an open file with the room behind its end ([`FileSystem::lend_stores_to_append`]), also of one with
-    /// O_APPEND. None where somebody has or had pages of the file who is not told of sizes by stores. A caller who may not use the reserve gets none while nothing else is left: room is space that he does not need yet.
+    /// O_APPEND. None where somebody has the file open and pages of it who is not told of sizes by stores. A caller who may not use the reserve gets none while nothing else is left: room is space that he does not need yet.
     ///
     /// # Errors
     /// As [`Vfs::lend_stores`].
