@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use rustix::fs::{
-    AtFlags, Dir, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, SeekFrom, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid,
-    XattrFlags,
+    AtFlags, Dir, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, SeekFrom, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT,
+    Uid, XattrFlags,
 };
 use rustix::io::Errno;
 use tandemfs_trace::record::set;

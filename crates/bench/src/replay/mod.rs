@@ -353,7 +353,13 @@ fn line(text: &str) -> Result<()> {
     say(&format!("{text}\n"))
 }
 
-fn show(asked: &ReplayArguments, trace: &Trace, (names, left_out): (usize, usize), (lanes, took): (usize, Duration), done: &Done) -> Result<()> {
+fn show(
+    asked: &ReplayArguments,
+    trace: &Trace,
+    (names, left_out): (usize, usize),
+    (lanes, took): (usize, Duration),
+    done: &Done,
+) -> Result<()> {
     let sum = |of: fn(&Kind) -> u64| done.kinds.values().map(of).sum::<u64>();
     let (differ, skipped) = (sum(|kind| kind.differ), sum(|kind| kind.skipped));
     let recorded_ns = trace.records.iter().map(|record| record.started_ns.saturating_add(record.took_ns)).max().unwrap_or(0);

@@ -357,19 +357,18 @@ mod tests {
             &[],
         );
         let lane = &plan.lanes[0];
-        assert_eq!(lane.iter().map(|step| step.is_needed_later).collect::<Vec<_>>(), [false, false, false, false, true, false, false, false]);
+        assert_eq!(
+            lane.iter().map(|step| step.is_needed_later).collect::<Vec<_>>(),
+            [false, false, false, false, true, false, false, false]
+        );
         assert_eq!(lane.iter().map(|step| step.kept.len()).collect::<Vec<_>>(), [0, 0, 1, 1, 1, 1, 1, 0]);
         assert_eq!(plan.uses, HashMap::from([((9, 2), 5)]));
     }
 
     #[test]
     fn a_file_that_is_renamed_over_is_lost_and_an_exchange_loses_none() {
-        let rename = |at, flags: u32| Record {
-            other: 1,
-            other_name: b"b".as_slice().into(),
-            flags,
-            ..record(1, at, Operation::Rename, 1, "a", 0)
-        };
+        let rename =
+            |at, flags: u32| Record { other: 1, other_name: b"b".as_slice().into(), flags, ..record(1, at, Operation::Rename, 1, "a", 0) };
         let read = |at, inode| record(1, at, Operation::Read, inode, "", 0);
         let known = [2, 3].map(|inode| Known {
             inode,
