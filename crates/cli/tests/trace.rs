@@ -151,6 +151,7 @@ fn a_trace_ends_in_each_way() {
     // By a signal; one trace at a time.
     let recording = Recording::start(&mountpoint, &place.path("signalled"));
     fails(1, "being recorded already", &["trace", &mountpoint, &place.path("second"), "--seconds", "0.1"]);
+    assert!(!Path::new(&place.path("second")).exists(), "who is refused leaves no file");
     fs::write(mount.path("file"), b"x").expect("written");
     recording.stop();
     assert!(!read(&place.path("signalled")).of(Operation::Create).is_empty());
