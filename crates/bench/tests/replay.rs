@@ -370,6 +370,13 @@ fn numbers_of_any_size_and_what_failed_are_repeated() {
     (copy.other, copy.length, copy.value) = (6, 10, 10);
     let copy = made.operation(Operation::CopyRange, Door::Mount, 5, "");
     (copy.other, copy.offset, copy.length) = (6, 10, 10); // at the end of the file
+    // The kernel was told to do without: it copied by what follows, and opened by itself.
+    let left = made.operation(Operation::CopyRange, Door::Mount, 5, "");
+    (left.other, left.length, left.other_offset, left.errno) = (6, 10, 100, 18);
+    made.operation(Operation::Open, Door::Mount, 5, "").errno = 38;
+    let read = made.operation(Operation::Read, Door::Mount, 6, "");
+    (read.offset, read.length, read.value) = (0, 200, 10);
+    made.operation(Operation::Lookup, Door::Mount, 5, ".").value = 5; // by its number
     made.operation(Operation::Mkdir, Door::Mount, 1, "closed").value = 8;
     let node = made.operation(Operation::Mknod, Door::Mount, 1, "node");
     (node.value, node.mode) = (9, 0o100_000);
