@@ -268,6 +268,23 @@ mod tests {
     }
 
     #[test]
+    fn a_signal_during_the_walk_starts_no_command() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let marker = directory.path().join("marker");
+        let arguments = TraceArguments {
+            mountpoint: directory.path().into(),
+            file: directory.path().join("trace"),
+            seconds: None,
+            json: false,
+            command: vec!["touch".into(), marker.clone().into()],
+        };
+        let run = |stop| wait(&arguments, &AtomicBool::new(stop), &AtomicBool::new(false));
+        assert!(matches!(run(true), Err(Failure::Failed(message)) if message.contains("not started")));
+        assert!(!marker.exists());
+        assert!(matches!(run(false), Ok(0)) && marker.exists());
+    }
+
+    #[test]
     fn what_is_gone_is_passed_over_and_what_cannot_be_read_is_told() {
         let directory = tempfile::tempdir().expect("a directory");
         let (gone, counts) = walked(&directory.path().join("gone"), false);

@@ -182,6 +182,22 @@ fn a_recorder_that_dies_costs_the_mount_nothing() {
     place.check();
 }
 
+/// The file may not grow as far as it would, as on a full disk.
+#[test]
+fn a_command_is_waited_for_also_when_its_trace_fails() {
+    let place = Place::formatted();
+    let mount = place.mount("strict");
+    let (mountpoint, file) = (place.mountpoint(), place.path("trace"));
+    let script = "cd \"$1\" && for i in $(seq 300); do : > file$i; done; sleep 1; echo done > marker";
+    let words = ["trace", &mountpoint, &file, "--", "sh", "-c", script, "sh", &mountpoint];
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -f 8 && trap '' XFSZ && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tandemfs")]).args(words);
+    failed(&run(&mut limited), 1, "the trace is incomplete", "no room for the trace");
+    assert_eq!(fs::read_to_string(mount.path("marker")).expect("the command has ended"), "done\n");
+    assert!(fs::metadata(&file).expect("there").len() <= 8 * 1024);
+    mount.unmount();
+}
+
 #[test]
 fn what_cannot_be_recorded_is_refused_in_one_sentence() {
     let place = Place::formatted();

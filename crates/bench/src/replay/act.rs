@@ -80,11 +80,11 @@ impl<'p> Actor<'p> {
                 // The kernel finds a file by its number so, whatever it is.
                 let is_itself = record.door == Door::Mount && *record.name == *b".";
                 match places.object(record.inode, if is_itself { b"" } else { &record.name }, false) {
-                    Ok(object) => drop(rustix::fs::fstat(object)?),
+                    Ok(object) => rustix::fs::fstat(object)?,
                     // One that has no name any more is looked at by its open file.
-                    Err(_) if record.name.is_empty() => drop(places.file(record.inode)?.metadata()?),
+                    Err(_) if record.name.is_empty() => rustix::fs::fstat(places.file(record.inode)?)?,
                     Err(error) => return Err(error),
-                }
+                };
                 self.learn(record);
                 done
             }

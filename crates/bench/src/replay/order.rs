@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn of_operations_that_overlap_all_that_ended_are_waited_for() {
         let write = |at, took_ns| Record { took_ns, ..record(1, at, Operation::Write, 9, "", 3) };
-        let all = vec![write(0, 100), write(10, 5), write(20, 80), write(25, 80), write(26, 80)];
+        let all = [write(0, 100), write(10, 5), write(20, 80), write(25, 80), write(26, 80)];
         let read_at = |at| lanes(all.iter().cloned().chain([record(2, at, Operation::Read, 9, "", 3)]).collect(), &[]);
         assert_eq!(after(&read_at(30), 1, 0), [(0, 1)], "[RPO2]: the one that had ended, although three began after it");
         assert_eq!(after(&read_at(102), 1, 0), [(0, 2)]);
