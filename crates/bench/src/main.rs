@@ -77,6 +77,8 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     match result {
         Err(failure) if failure.is_output_closed() => Ok(()),
+        // What a replay has made stays, and it says so.
+        Err(failure) if matches!(arguments.command, Some(Command::Replay(_))) => Err(failure),
         // A signal also unmounts file systems; calls that fail because of that are not reported as the cause.
         Err(failure) => Err(machine::check().err().unwrap_or(failure)),
         Ok(()) => Ok(()),

@@ -2,14 +2,14 @@
 //!
 //! [MTS1] Who reads never delays who serves the mount: a thread of its own asks the daemon's control socket, as `tandemfs stats` does, and has the
 //!        whole text before it sends any of it.
-//! [MTS2] At most [`CONNECTIONS_MAX`] connections are answered at once, each ends after [`CONNECTION_MAX`] whatever its other side does, and a
-//!        request has at most [`REQUEST_BYTES_MAX`]. Further connections get status 503.
+//! [MTS2] At most [`CONNECTIONS_MAX`] connections are answered at once, each ends after [`CONNECTION_MAX`] whatever its other side or the daemon does,
+//!        and a request has at most [`REQUEST_BYTES_MAX`]. Further connections get status 503, and so does who asks while the daemon is busy.
 //! [MTS3] The place is taken before the file system is mounted, so that one that is in use is an error of the mount command.
 
 use std::fmt;
 use std::fs::{self, Permissions};
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -27,6 +27,8 @@ use crate::openmetrics;
 
 const CONNECTIONS_MAX: usize = 4;
 const CONNECTION_MAX: Duration = Duration::from_secs(5);
+/// What is left of that when the daemon is waited for no longer, and how long who was answered is listened to.
+const SENDING_MAX: Duration = Duration::from_secs(1);
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
 /// How long the listening thread rests where it cannot accept, for want of descriptors for instance.
@@ -68,6 +70,10 @@ impl fmt::Display for Place {
 trait Stream: Read + Write + Send {
     /// Bounds each call from here on.
     fn bound(&self, time: Duration) -> io::Result<()>;
+    /// No call waits from here on.
+    fn never_wait(&self) -> io::Result<()>;
+    /// The other side sees the end of the answer.
+    fn end(&self) -> io::Result<()>;
 }
 
 impl Stream for TcpStream {
@@ -75,12 +81,28 @@ impl Stream for TcpStream {
         self.set_read_timeout(Some(time))?;
         self.set_write_timeout(Some(time))
     }
+
+    fn never_wait(&self) -> io::Result<()> {
+        self.set_nonblocking(true)
+    }
+
+    fn end(&self) -> io::Result<()> {
+        self.shutdown(Shutdown::Write)
+    }
 }
 
 impl Stream for UnixStream {
     fn bound(&self, time: Duration) -> io::Result<()> {
         self.set_read_timeout(Some(time))?;
         self.set_write_timeout(Some(time))
+    }
+
+    fn never_wait(&self) -> io::Result<()> {
+        self.set_nonblocking(true)
+    }
+
+    fn end(&self) -> io::Result<()> {
+        self.shutdown(Shutdown::Write)
     }
 }
 
@@ -145,8 +167,8 @@ fn unix(path: &Path) -> io::Result<Listener> {
     Ok(Listener::Unix { listener, _socket })
 }
 
-/// Makes the text, or says why not.
-type Source = dyn Fn() -> io::Result<String> + Send + Sync;
+/// Makes the text within a time, or says why not.
+type Source = dyn Fn(Duration) -> io::Result<String> + Send + Sync;
 
 /// Answers until it is dropped.
 pub struct Server {
@@ -158,7 +180,7 @@ pub struct Server {
 impl Taken {
     /// Answers for a mount.
     pub fn answer(self, mount: Mounted) -> io::Result<Server> {
-        self.answer_by(Arc::new(move || openmetrics::of_mount(&mount)))
+        self.answer_by(Arc::new(move |within| openmetrics::of_mount(&mount, within)))
     }
 
     fn answer_by(self, source: Arc<Source>) -> io::Result<Server> {
@@ -206,6 +228,9 @@ fn take(mut stream: Box<dyn Stream>, answering: &Arc<AtomicUsize>, source: &Arc<
         // A buffer that nobody has filled yet takes it at once.
         let _refused =
             send(&mut *stream, Instant::now() + REST, &response("503 Service Unavailable", "text/plain", "too many at once\n", false));
+        if stream.never_wait().is_ok() {
+            leave(&mut *stream, end);
+        }
         return;
     };
     let source = Arc::clone(source);
@@ -249,19 +274,36 @@ fn converse(stream: &mut dyn Stream, end: Instant, source: &Source) -> io::Resul
     let answer = loop {
         let mut piece = [0; 1024];
         bound(stream, end)?;
-        let count = match stream.read(&mut piece)? {
-            0 => return Ok(()),
-            count => count,
+        let count = match stream.read(&mut piece) {
+            Ok(0) => return Ok(()),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
         };
         request.extend_from_slice(&piece[..count]);
-        if let Some(answer) = answer(&request, source) {
+        if let Some(answer) = answer(&request, end, source) {
             break answer;
         }
         if request.len() >= REQUEST_BYTES_MAX {
             break response("431 Request Header Fields Too Large", "text/plain", "too long\n", false);
         }
     };
-    send(stream, end, &answer)
+    send(stream, end, &answer)?;
+    let end = end.min(Instant::now() + SENDING_MAX);
+    leave(stream, end);
+    Ok(())
+}
+
+/// Ends the answer and takes what is still sent: a socket that is closed with something unread takes the answer from who has not read it yet.
+fn leave(stream: &mut dyn Stream, end: Instant) {
+    let mut piece = [0; 4096];
+    let mut is_there = stream.end().is_ok();
+    while is_there && bound(stream, end).is_ok() {
+        is_there = match stream.read(&mut piece) {
+            Ok(count) => count > 0,
+            Err(error) => error.kind() == io::ErrorKind::Interrupted,
+        };
+    }
 }
 
 fn send(stream: &mut dyn Stream, end: Instant, mut bytes: &[u8]) -> io::Result<()> {
@@ -278,7 +320,7 @@ fn send(stream: &mut dyn Stream, end: Instant, mut bytes: &[u8]) -> io::Result<(
 }
 
 /// The answer to a request; none if it is not all there.
-fn answer(request: &[u8], source: &Source) -> Option<Vec<u8>> {
+fn answer(request: &[u8], end: Instant, source: &Source) -> Option<Vec<u8>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut parsed = httparse::Request::new(&mut headers);
     let plain = |status: &str, says: &str| response(status, "text/plain", says, parsed_head(request));
@@ -290,7 +332,7 @@ fn answer(request: &[u8], source: &Source) -> Option<Vec<u8>> {
     }
     let path = parsed.path.unwrap_or_default().split('?').next().unwrap_or_default();
     Some(match (parsed.method.unwrap_or_default(), path) {
-        ("GET" | "HEAD", "/metrics") => match source() {
+        ("GET" | "HEAD", "/metrics") => match source((end - SENDING_MAX).saturating_duration_since(Instant::now())) {
             Ok(text) => response("200 OK", openmetrics::CONTENT_TYPE, &text, parsed_head(request)),
             Err(error) => plain("503 Service Unavailable", &format!("the daemon does not answer: {error}\n")),
         },
@@ -323,7 +365,7 @@ mod tests {
         text
     }
 
-    fn server(directory: &Path, source: impl Fn() -> io::Result<String> + Send + Sync + 'static) -> (Server, PathBuf) {
+    fn server(directory: &Path, source: impl Fn(Duration) -> io::Result<String> + Send + Sync + 'static) -> (Server, PathBuf) {
         let path = directory.join("metrics.socket");
         let taken = Place::Unix(path.clone()).take().expect("free");
         (taken.answer_by(Arc::new(source)).expect("started"), path)
@@ -342,7 +384,7 @@ mod tests {
     #[test]
     fn requests_are_answered_by_their_kind() {
         let directory = tempfile::tempdir().expect("a directory");
-        let (server, path) = server(directory.path(), || Ok("the text\n".into()));
+        let (server, path) = server(directory.path(), |_| Ok("the text\n".into()));
         assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o660);
         let answer = ask(&path, b"GET /metrics?a=b HTTP/1.1\r\nHost: x\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nthe text\n"), "{answer}");
@@ -370,16 +412,32 @@ mod tests {
     #[test]
     fn a_daemon_that_does_not_answer_is_no_answer() {
         let directory = tempfile::tempdir().expect("a directory");
-        let (_server, path) = server(directory.path(), || Err(io::Error::other("busy")));
+        let (_server, path) = server(directory.path(), |within| {
+            std::thread::sleep(within);
+            Err(io::Error::other("busy"))
+        });
+        let start = Instant::now();
         let answer = ask(&path, b"GET /metrics HTTP/1.1\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 503 ") && answer.ends_with("the daemon does not answer: busy\n"), "{answer}");
+        assert!(start.elapsed() > CONNECTION_MAX / 2 && start.elapsed() < CONNECTION_MAX * 2, "{:?}", start.elapsed());
+    }
+
+    /// Who sends more than is read gets its answer all the same, not a reset.
+    #[test]
+    fn who_sends_too_much_is_told_so() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (_server, path) = server(directory.path(), |_| Ok("the text\n".into()));
+        let long = [b"GET /metrics HTTP/1.1\r\nA: ".as_slice(), &vec![b'x'; 8 * REQUEST_BYTES_MAX]].concat();
+        assert!(ask(&path, &long).starts_with("HTTP/1.1 431 "));
+        let body = [b"POST /metrics HTTP/1.1\r\n\r\n".as_slice(), &vec![b'x'; 8 * REQUEST_BYTES_MAX]].concat();
+        assert!(ask(&path, &body).starts_with("HTTP/1.1 405 "));
     }
 
     /// [MTS2]: those who say nothing take all places, and have them for a bounded time.
     #[test]
     fn who_says_nothing_holds_a_place_for_a_bounded_time() {
         let directory = tempfile::tempdir().expect("a directory");
-        let (_server, path) = server(directory.path(), || Ok("the text\n".into()));
+        let (_server, path) = server(directory.path(), |_| Ok("the text\n".into()));
         let start = Instant::now();
         let mut silent: Vec<UnixStream> = (0..CONNECTIONS_MAX).map(|_| UnixStream::connect(&path).expect("connects")).collect();
         silent[0].write_all(b"GET /met").expect("sent");
@@ -406,7 +464,7 @@ mod tests {
     #[test]
     fn who_does_not_read_is_cut_off() {
         let directory = tempfile::tempdir().expect("a directory");
-        let (server, path) = server(directory.path(), || Ok("x".repeat(64 << 20)));
+        let (server, path) = server(directory.path(), |_| Ok("x".repeat(64 << 20)));
         let mut lazy = UnixStream::connect(&path).expect("connects");
         lazy.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").expect("sent");
         assert!(ask(&path, b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));

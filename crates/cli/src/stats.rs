@@ -1,5 +1,7 @@
 //! `tandemfs stats`: the counters of a mount.
 
+use std::time::Duration;
+
 use serde_json::Value;
 use tandemfs_fuse::control::{self, Request};
 
@@ -9,11 +11,14 @@ use crate::openmetrics;
 use crate::output;
 use crate::umount;
 
+/// How long the text for Prometheus is waited for, which takes two answers.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
+
 /// Shows the counters.
 pub fn run(arguments: &StatsArguments) -> Result<u8, Failure> {
     let mount = umount::find(&arguments.mountpoint)?;
     if arguments.openmetrics {
-        let text = openmetrics::of_mount(&mount).map_err(|error| no_answer(&mount, &error))?;
+        let text = openmetrics::of_mount(&mount, ANSWERS_WITHIN).map_err(|error| no_answer(&mount, &error))?;
         return output::print(&text).map(|()| 0);
     }
     let stats = control::ask(&mount, Request::Stats { reset: arguments.reset }).map_err(|error| no_answer(&mount, &error))?;

@@ -35,13 +35,15 @@ type Output = Writer<BufWriter<File>>;
 /// Records until a signal, the end of the time or of the command.
 pub fn run(arguments: &TraceArguments) -> Result<u8, Failure> {
     let mount = umount::find(&arguments.mountpoint)?;
-    let file = create(&mount, &arguments.file)?;
+    may_be_written(&mount, &arguments.file)?;
     let at_file = |error: io::Error| Failure::at(arguments.file.display(), error);
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(|error| Failure::at("signals", error))?;
     }
     let mut tracing = control::trace(&mount).map_err(|error| no_answer(&mount, &error))?;
+    // Only now: a trace that is refused leaves no file.
+    let file = create(&arguments.file)?;
     let stopper = tracing.stopper().map_err(|error| no_answer(&mount, &error))?;
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
     let writer = Arc::new(Mutex::new(Writer::new(BufWriter::new(file), since_epoch).map_err(at_file)?));
@@ -55,7 +57,14 @@ pub fn run(arguments: &TraceArguments) -> Result<u8, Failure> {
         };
         std::thread::Builder::new().name("records".into()).spawn(take).map_err(|error| Failure::at("a thread", error))?
     };
-    let names = walk(&mount, &writer, &stop).map_err(at_file)?;
+    let walked = walk(&mount.mountpoint, &writer, &stop).map_err(at_file)?;
+    if let Some((path, error)) = &walked.first_unread {
+        let places = output::count(walked.unread, "place", "places");
+        failure::warn(&format!(
+            "{places} could not be read, and the names there are not in the trace: {}: {error}; record as a user who may read them",
+            path.display()
+        ));
+    }
     let start = Instant::now();
     let status = wait(arguments, &stop, &ended);
     // One that has ended by itself has closed the other end.
@@ -69,24 +78,36 @@ pub fn run(arguments: &TraceArguments) -> Result<u8, Failure> {
     }
     let seconds = start.elapsed().as_secs_f64();
     let value = json!({
-        "mountpoint": mount.mountpoint.to_string_lossy(), "file": arguments.file.to_string_lossy(), "names": names,
+        "mountpoint": mount.mountpoint.to_string_lossy(), "file": arguments.file.to_string_lossy(), "names": walked.names,
         "recorded": end.recorded, "dropped": end.dropped, "seconds": seconds,
     });
     let recorded = output::count(end.recorded, "operation", "operations");
-    let sentence = format!("{}: {recorded} in {seconds:.1} s, {names} names\n", arguments.file.display());
+    let sentence = format!("{}: {recorded} in {seconds:.1} s, {} names\n", arguments.file.display(), walked.names);
     output::print_result(arguments.json, &value, &sentence)?;
     status
 }
 
-/// The file, which is not there yet and not on the mount.
-fn create(mount: &Mounted, path: &Path) -> Result<File, Failure> {
+/// The file is not there yet, and not on the mount.
+fn may_be_written(mount: &Mounted, path: &Path) -> Result<(), Failure> {
     let place = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
     if mounts::containing(place).ok().flatten().is_some_and(|(other, _)| other.device_number == mount.device_number) {
         let place = path.display();
         return Err(Failure::Failed(format!("{place}: a trace on the mount that it is of would record itself; name a file elsewhere")));
     }
+    // So that who names a wrong one begins no trace; `create` finds out for sure.
+    match fs::symlink_metadata(path) {
+        Ok(_) => Err(exists(path)),
+        Err(_) => Ok(()),
+    }
+}
+
+fn exists(path: &Path) -> Failure {
+    Failure::Failed(format!("{}: exists already; remove it, or name another file", path.display()))
+}
+
+fn create(path: &Path) -> Result<File, Failure> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => Failure::Failed(format!("{}: exists already; remove it, or name another file", path.display())),
+        io::ErrorKind::AlreadyExists => exists(path),
         _ => Failure::at(path.display(), error),
     })
 }
@@ -117,6 +138,9 @@ fn count(mut records: &[u8]) -> Result<u64, &'static str> {
 /// Waits for the end. The status is that of the command, where there is one.
 fn wait(arguments: &TraceArguments, stop: &AtomicBool, ended: &AtomicBool) -> Result<u8, Failure> {
     let until = arguments.seconds.map(|time| Instant::now() + time);
+    if stop.load(SeqCst) && !arguments.command.is_empty() {
+        return Err(Failure::Failed("ended while the names of the mount were read: the command was not started".into()));
+    }
     let mut child = arguments.command.split_first().map(|(program, words)| spawn(program, words)).transpose()?;
     loop {
         if let Some(child) = &mut child
@@ -126,7 +150,8 @@ fn wait(arguments: &TraceArguments, stop: &AtomicBool, ended: &AtomicBool) -> Re
         }
         // A command gets the signals of the terminal too, and is waited for.
         let is_over = stop.load(SeqCst) && child.is_none() || until.is_some_and(|until| Instant::now() >= until);
-        if is_over || ended.load(SeqCst) {
+        // One that runs on when nothing is recorded any more is waited for as well: it is this process's child.
+        if is_over || ended.load(SeqCst) && child.is_none() {
             return Ok(0);
         }
         std::thread::sleep(LOOK_EVERY);
@@ -137,17 +162,43 @@ fn spawn(program: &OsStr, words: &[std::ffi::OsString]) -> Result<Child, Failure
     Command::new(program).args(words).spawn().map_err(|error| Failure::at(program.to_string_lossy(), error))
 }
 
-/// Writes the names of the mount. What goes meanwhile, or is not for this user, is left out.
-fn walk(mount: &Mounted, writer: &Mutex<Output>, stop: &AtomicBool) -> io::Result<u64> {
-    let Ok(root) = fs::symlink_metadata(&mount.mountpoint) else { return Ok(0) };
-    let mut names = vec![known(&root, 0, OsStr::new(""), Vec::new())];
-    let mut directories: Vec<(PathBuf, u64)> = vec![(mount.mountpoint.clone(), root.ino())];
-    let mut count = 1;
+/// What a walk has found.
+#[derive(Debug, Default)]
+struct Walked {
+    names: u64,
+    /// Files and directories that are there and could not be read, and one of them.
+    unread: u64,
+    first_unread: Option<(PathBuf, io::Error)>,
+}
+
+impl Walked {
+    /// Passes over what is gone meanwhile, and notes what is not for this user.
+    fn read<T>(&mut self, path: &Path, result: io::Result<T>) -> Option<T> {
+        result.map_err(|error| self.note(path, error)).ok()
+    }
+
+    fn note(&mut self, path: &Path, error: io::Error) {
+        if error.kind() != io::ErrorKind::NotFound {
+            self.unread += 1;
+            self.first_unread.get_or_insert_with(|| (path.to_owned(), error));
+        }
+    }
+}
+
+/// Writes the names below a directory, the mount's root.
+fn walk(root: &Path, writer: &Mutex<Output>, stop: &AtomicBool) -> io::Result<Walked> {
+    let mut walked = Walked::default();
+    let Some(found) = walked.read(root, fs::symlink_metadata(root)) else { return Ok(walked) };
+    let device = found.dev();
+    let mut names = vec![known(&found, 0, OsStr::new(""), Vec::new())];
+    let mut directories: Vec<(PathBuf, u64)> = vec![(root.to_owned(), found.ino())];
+    walked.names = 1;
     while let Some((directory, inode)) = directories.pop() {
-        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+        for entry in walked.read(&directory, fs::read_dir(&directory)).into_iter().flatten() {
+            let Some(entry) = walked.read(&directory, entry) else { break };
             let path = entry.path();
-            let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
-            if metadata.dev() != root.dev() {
+            let Some(metadata) = walked.read(&path, fs::symlink_metadata(&path)) else { continue };
+            if metadata.dev() != device {
                 continue; // another file system
             }
             let target = match metadata.is_symlink() {
@@ -155,26 +206,94 @@ fn walk(mount: &Mounted, writer: &Mutex<Output>, stop: &AtomicBool) -> io::Resul
                 false => Vec::new(),
             };
             names.push(known(&metadata, inode, &entry.file_name(), target));
-            count += 1;
+            walked.names += 1;
             if metadata.is_dir() {
                 directories.push((path, metadata.ino()));
             }
-        }
-        if names.len() >= NAMES_AT_ONCE {
-            writer.lock().unwrap_or_else(PoisonError::into_inner).tree(&names)?;
-            names.clear();
-        }
-        if stop.load(SeqCst) {
-            break;
+            // A directory may have millions.
+            if names.len() >= NAMES_AT_ONCE {
+                writer.lock().unwrap_or_else(PoisonError::into_inner).tree(&names)?;
+                names.clear();
+            }
+            if stop.load(SeqCst) {
+                directories.clear();
+                break;
+            }
         }
     }
     let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
     writer.tree(&names)?;
     writer.flush()?;
-    Ok(count)
+    Ok(walked)
 }
 
 fn known(metadata: &fs::Metadata, parent: u64, name: &OsStr, target: Vec<u8>) -> Known {
     let size = if metadata.is_file() { metadata.len() } else { 0 };
     Known { inode: metadata.ino(), parent, size, mode: metadata.mode(), name: name.as_bytes().to_vec(), target }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tandemfs_trace::{Frame, Reader};
+
+    /// Walks, and returns how many names each frame of the file has.
+    fn walked(root: &Path, stop: bool) -> (Walked, Vec<usize>) {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let writer = Mutex::new(Writer::new(BufWriter::new(file.reopen().expect("opens")), 0).expect("written"));
+        let walked = walk(root, &writer, &AtomicBool::new(stop)).expect("written");
+        drop(writer);
+        let mut reader = Reader::new(file.reopen().expect("opens")).expect("a trace");
+        let mut counts = Vec::new();
+        while let Some(frame) = reader.next_frame().expect("whole") {
+            match frame {
+                Frame::Tree(names) => counts.push(names.len()),
+                other => panic!("{other:?}"),
+            }
+        }
+        (walked, counts)
+    }
+
+    #[test]
+    fn a_large_directory_is_written_in_parts_and_a_signal_ends_it() {
+        let directory = tempfile::tempdir().expect("a directory");
+        for number in 0..=NAMES_AT_ONCE {
+            File::create(directory.path().join(number.to_string())).expect("made");
+        }
+        let (all, counts) = walked(directory.path(), false);
+        assert_eq!((all.names, all.unread), (NAMES_AT_ONCE as u64 + 2, 0));
+        assert_eq!(counts, [NAMES_AT_ONCE, 2]);
+        let (some, counts) = walked(directory.path(), true);
+        assert_eq!((some.names, counts), (2, vec![2]));
+    }
+
+    #[test]
+    fn a_signal_during_the_walk_starts_no_command() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let marker = directory.path().join("marker");
+        let arguments = TraceArguments {
+            mountpoint: directory.path().into(),
+            file: directory.path().join("trace"),
+            seconds: None,
+            json: false,
+            command: vec!["touch".into(), marker.clone().into()],
+        };
+        let run = |stop| wait(&arguments, &AtomicBool::new(stop), &AtomicBool::new(false));
+        assert!(matches!(run(true), Err(Failure::Failed(message)) if message.contains("not started")));
+        assert!(!marker.exists());
+        assert!(matches!(run(false), Ok(0)) && marker.exists());
+    }
+
+    #[test]
+    fn what_is_gone_is_passed_over_and_what_cannot_be_read_is_told() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (gone, counts) = walked(&directory.path().join("gone"), false);
+        assert_eq!((gone.names, gone.unread, counts), (0, 0, vec![]));
+        let file = directory.path().join("file");
+        File::create(&file).expect("made");
+        // Root may read everything, so this is another error than that of a user without rights.
+        let (unread, _) = walked(&file.join("below"), false);
+        assert_eq!((unread.names, unread.unread), (0, 1));
+        assert_eq!(unread.first_unread.map(|(path, _)| path), Some(file.join("below")));
+    }
 }

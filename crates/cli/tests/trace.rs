@@ -151,6 +151,7 @@ fn a_trace_ends_in_each_way() {
     // By a signal; one trace at a time.
     let recording = Recording::start(&mountpoint, &place.path("signalled"));
     fails(1, "being recorded already", &["trace", &mountpoint, &place.path("second"), "--seconds", "0.1"]);
+    assert!(!Path::new(&place.path("second")).exists(), "who is refused leaves no file");
     fs::write(mount.path("file"), b"x").expect("written");
     recording.stop();
     assert!(!read(&place.path("signalled")).of(Operation::Create).is_empty());
@@ -179,6 +180,22 @@ fn a_recorder_that_dies_costs_the_mount_nothing() {
     drop(file);
     mount.unmount();
     place.check();
+}
+
+/// The file may not grow as far as it would, as on a full disk.
+#[test]
+fn a_command_is_waited_for_also_when_its_trace_fails() {
+    let place = Place::formatted();
+    let mount = place.mount("strict");
+    let (mountpoint, file) = (place.mountpoint(), place.path("trace"));
+    let script = "cd \"$1\" && for i in $(seq 300); do : > file$i; done; sleep 1; echo done > marker";
+    let words = ["trace", &mountpoint, &file, "--", "sh", "-c", script, "sh", &mountpoint];
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -f 8 && trap '' XFSZ && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tandemfs")]).args(words);
+    failed(&run(&mut limited), 1, "the trace is incomplete", "no room for the trace");
+    assert_eq!(fs::read_to_string(mount.path("marker")).expect("the command has ended"), "done\n");
+    assert!(fs::metadata(&file).expect("there").len() <= 8 * 1024);
+    mount.unmount();
 }
 
 #[test]

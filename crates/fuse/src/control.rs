@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
@@ -134,6 +134,37 @@ pub fn ask(mount: &Mounted, request: Request) -> io::Result<Value> {
     read_answer(&mut BufReader::new(stream))
 }
 
+/// Asks the daemon of a mount, and waits no longer than this for the whole answer.
+///
+/// # Errors
+/// `TimedOut`; else as [`ask`].
+pub fn ask_within(mount: &Mounted, request: Request, within: Duration) -> io::Result<Value> {
+    let end = Instant::now() + within;
+    let stream = connect(mount)?;
+    let late = |error: io::Error| match error.kind() {
+        io::ErrorKind::WouldBlock => io::Error::new(io::ErrorKind::TimedOut, "it is busy"),
+        _ => error,
+    };
+    stream.set_write_timeout(Some(within.max(Duration::from_millis(1))))?;
+    write_request(&stream, &request).and_then(|()| read_answer(&mut BufReader::new(Until { stream, end }))).map_err(late)
+}
+
+/// A connection that is read until then.
+struct Until {
+    stream: UnixStream,
+    end: Instant,
+}
+
+impl io::Read for Until {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self.end.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => return Err(io::ErrorKind::WouldBlock.into()),
+            left => self.stream.set_read_timeout(Some(left))?,
+        }
+        self.stream.read(buffer)
+    }
+}
+
 /// Asks for a scrub, hands each line of progress to `progress` and returns the result.
 pub fn scrub(mount: &Mounted, limit: Option<u64>, progress: &mut dyn FnMut(&Value)) -> io::Result<Value> {
     long_job(mount, Request::Scrub { limit }, progress)
@@ -204,12 +235,16 @@ pub fn process_id(mount: &Mounted) -> Option<i32> {
 }
 
 fn send(mount: &Mounted, request: Request) -> io::Result<UnixStream> {
-    let mut stream = connect(mount)?;
+    let stream = connect(mount)?;
     stream.set_read_timeout(Some(ANSWER_WITHIN))?;
     stream.set_write_timeout(Some(ANSWER_WITHIN))?;
-    serde_json::to_writer(&stream, &request)?;
-    stream.write_all(b"\n")?;
+    write_request(&stream, &request)?;
     Ok(stream)
+}
+
+fn write_request(mut stream: &UnixStream, request: &Request) -> io::Result<()> {
+    serde_json::to_writer(stream, request)?;
+    stream.write_all(b"\n")
 }
 
 fn read_answer(lines: &mut impl BufRead) -> io::Result<Value> {
@@ -497,6 +532,25 @@ mod tests {
         std::thread::sleep(Duration::from_millis(20));
         drop(UnixListener::bind(socket_path(directory.path(), "0:7", 2)).expect("bound"));
         assert_eq!(connect_below(&there, "0:7").expect_err("dead").kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    /// A daemon that sends a byte now and then keeps nobody.
+    #[test]
+    fn an_answer_is_read_until_a_time() {
+        let (stream, mut other) = UnixStream::pair().expect("connected");
+        let sender = std::thread::spawn(move || {
+            while other.write_all(b" ").is_ok() {
+                std::thread::sleep(Duration::from_millis(5))
+            }
+        });
+        let start = Instant::now();
+        let error = read_answer(&mut BufReader::new(Until { stream, end: start + Duration::from_millis(200) })).expect_err("no line");
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert!((200..5000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+        sender.join().expect("ended");
+        let (stream, mut other) = UnixStream::pair().expect("connected");
+        other.write_all(b"{}\n").expect("sent");
+        assert_eq!(read_answer(&mut BufReader::new(Until { stream, end: Instant::now() + ANSWER_WITHIN })).expect("there"), json!({}));
     }
 
     #[test]

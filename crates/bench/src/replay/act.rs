@@ -1,21 +1,24 @@
 //! One operation of a trace as system calls.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, XattrFlags,
+    AtFlags, Dir, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, SeekFrom, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT,
+    Uid, XattrFlags,
 };
 use rustix::io::Errno;
 use tandemfs_trace::record::set;
 use tandemfs_trace::{Door, Operation, Record};
 
-use super::places::Places;
+use super::order;
+use super::places::{Places, Spot, of_open};
 
 /// Longest transfer at once; the trace has none that is longer.
 const BYTES_MAX: u64 = 64 << 20;
+/// One byte more than an extended attribute may have.
+const ATTRIBUTE_BYTES_MAX: u64 = (64 << 10) + 1;
 
 /// What has come of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,9 +31,16 @@ pub enum Outcome {
     Skipped(&'static str),
 }
 
+/// An error that tells the kernel to do it by itself; who asked the kernel does not see it.
+fn is_left_to_kernel(record: &Record<'_>) -> bool {
+    let is = |error: Errno| record.errno == error.raw_os_error().cast_unsigned();
+    is(Errno::NOSYS) || record.operation == Operation::CopyRange && (is(Errno::XDEV) || is(Errno::OPNOTSUPP))
+}
+
 /// Whether the outcome is what the trace has.
 pub fn is_same(record: &Record<'_>, outcome: Outcome) -> bool {
     match outcome {
+        Outcome::Done(_) if is_left_to_kernel(record) => true,
         Outcome::Failed(errno) => record.errno == errno.cast_unsigned(),
         Outcome::Done(value) => record.errno == 0 && (!has_value(record.operation) || record.value == value),
         Outcome::Skipped(_) => true,
@@ -67,75 +77,63 @@ impl<'p> Actor<'p> {
         let done = Ok(Outcome::Done(0));
         match record.operation {
             Operation::Lookup | Operation::Getattr | Operation::Access => {
-                match record.name.is_empty() {
+                // The kernel finds a file by its number so, whatever it is.
+                let is_itself = record.door == Door::Mount && *record.name == *b".";
+                match places.object(record.inode, if is_itself { b"" } else { &record.name }, false) {
+                    Ok(object) => rustix::fs::fstat(object)?,
                     // One that has no name any more is looked at by its open file.
-                    true => {
-                        drop(places.path(record.inode).and_then(fs::symlink_metadata).or_else(|_| places.file(record.inode)?.metadata())?)
-                    }
-                    false => drop(fs::symlink_metadata(places.named(record.inode, &record.name)?)?),
-                }
+                    Err(_) if record.name.is_empty() => rustix::fs::fstat(places.file(record.inode)?)?,
+                    Err(error) => return Err(error),
+                };
                 self.learn(record);
                 done
             }
             Operation::Setattr => self.set_attributes(record),
             Operation::Readlink => {
-                let target = fs::read_link(places.named(record.inode, &record.name)?)?;
-                Ok(Outcome::Done(target.as_os_str().len() as u64))
+                let target = rustix::fs::readlinkat(places.object(record.inode, &record.name, false)?, "", Vec::new())?;
+                Ok(Outcome::Done(target.as_bytes().len() as u64))
             }
             Operation::Symlink | Operation::Mknod | Operation::Mkdir => self.make(record),
-            Operation::Create | Operation::Tmpfile => self.create(record),
+            Operation::Create | Operation::Tmpfile => self.create(record, is_needed_later),
             Operation::Open => {
-                if !record.name.is_empty() {
-                    let file = OpenOptions::new()
-                        .read(true)
-                        .custom_flags(OFlags::NONBLOCK.bits() as i32)
-                        .open(places.named(record.inode, &record.name)?)?;
-                    if record.flags & OFlags::TRUNC.bits() != 0 && file.metadata()?.is_file() {
-                        OpenOptions::new().write(true).truncate(true).open(places.named(record.inode, &record.name)?)?;
-                    }
-                    self.learn(record);
-                } else if !places.path(record.inode).is_ok_and(|path| path.is_dir()) {
+                if record.name.is_empty() {
                     places.file(record.inode)?;
+                    return done;
                 }
+                let asked = OFlags::from_bits_retain(record.flags);
+                let kept = (asked & (OFlags::NOFOLLOW | OFlags::DIRECTORY)) | OFlags::NONBLOCK | OFlags::NOCTTY;
+                let file = places.open(record.inode, &record.name, kept, Mode::empty())?;
+                if asked.contains(OFlags::TRUNC) && file.metadata()?.is_file() {
+                    places.open(record.inode, &record.name, kept | OFlags::WRONLY | OFlags::TRUNC, Mode::empty())?;
+                }
+                self.learn(record);
                 done
             }
             Operation::Release => done,
             Operation::Unlink | Operation::Rmdir => {
-                let path = places.named(record.inode, &record.name)?;
+                let Spot { directory, name } = places.spot(record.inode, &record.name)?;
                 if is_needed_later {
                     places.before_loss(record.inode, &record.name);
                 }
-                if record.operation == Operation::Rmdir {
-                    fs::remove_dir(path)?
-                } else {
-                    fs::remove_file(path)?
-                }
+                let flags = if record.operation == Operation::Rmdir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+                rustix::fs::unlinkat(&directory, name, flags)?;
                 places.lost(record.inode, &record.name);
                 done
             }
             Operation::Rename => {
-                let (from, to) = (places.named(record.inode, &record.name)?, places.named(record.other, &record.other_name)?);
+                let (from, to) = (places.spot(record.inode, &record.name)?, places.spot(record.other, &record.other_name)?);
                 if is_needed_later {
                     places.before_loss(record.other, &record.other_name);
                 }
                 let flags = RenameFlags::from_bits_retain(record.flags);
-                rustix::fs::renameat_with(CWD, from, CWD, to, flags)?;
-                let swapped = flags.contains(RenameFlags::EXCHANGE);
-                places.moved((record.inode, &record.name), (record.other, &record.other_name), swapped);
+                rustix::fs::renameat_with(&from.directory, from.name, &to.directory, to.name, flags)?;
+                places.moved((record.inode, &record.name), (record.other, &record.other_name), order::swaps(record));
                 done
             }
-            Operation::Link => {
-                fs::hard_link(places.named(record.other, &record.other_name)?, places.named(record.inode, &record.name)?)?;
-                if record.other_name.is_empty() {
-                    places.learn(record.other, record.inode, &record.name);
-                }
-                done
-            }
+            Operation::Link => self.link(record),
             Operation::Read | Operation::Write => self.transfer(record),
             Operation::Fsync => {
-                let path = places.path(record.inode);
-                let file =
-                    if path.as_ref().is_ok_and(|path| path.is_dir()) { File::open(path?)?.into() } else { places.file(record.inode)? };
+                let file = places.file(record.inode)?;
                 if record.flags == 1 {
                     file.sync_data()?
                 } else {
@@ -145,7 +143,8 @@ impl<'p> Actor<'p> {
             }
             Operation::Readdir => {
                 if record.offset == 0 {
-                    fs::read_dir(places.path(record.inode)?)?.try_for_each(|entry| entry.map(drop))?;
+                    let directory = places.open(record.inode, b"", OFlags::DIRECTORY, Mode::empty())?;
+                    Dir::new(directory)?.try_for_each(|entry| entry.map(drop))?;
                 }
                 done
             }
@@ -160,21 +159,29 @@ impl<'p> Actor<'p> {
                 let _where = rustix::fs::seek(places.file(record.inode)?, from);
                 Ok(if record.errno == 0 { Outcome::Done(0) } else { Outcome::Skipped("where holes are is up to each file system") })
             }
+            Operation::CopyRange if is_left_to_kernel(record) => Ok(Outcome::Skipped("the trace has it as reads and writes")),
             Operation::CopyRange => {
                 let (from, to) = (places.file(record.inode)?, places.file(record.other)?);
                 let (mut offset, mut other_offset) = (record.offset, record.other_offset);
-                // A piece may be shorter elsewhere.
-                while offset < record.offset + record.value {
-                    let left = (record.offset + record.value - offset) as usize;
-                    if rustix::fs::copy_file_range(&from, Some(&mut offset), &to, Some(&mut other_offset), left)? == 0 {
-                        break;
+                // What failed, or found nothing, is tried once; of what was copied a piece may be shorter elsewhere.
+                let mut left = if record.errno == 0 && record.value > 0 { record.value } else { record.length };
+                while left > 0 {
+                    let piece = usize::try_from(left).unwrap_or(usize::MAX);
+                    match rustix::fs::copy_file_range(&from, Some(&mut offset), &to, Some(&mut other_offset), piece)? as u64 {
+                        0 => break,
+                        _ if record.errno != 0 || record.value == 0 => break,
+                        copied => left = left.saturating_sub(copied),
                     }
                 }
                 done
             }
-            Operation::Statfs => rustix::fs::statvfs(places.named(record.inode, b"")?).map(|_| Outcome::Done(0)).map_err(Into::into),
+            Operation::Statfs => {
+                rustix::fs::fstatvfs(places.object(record.inode, b"", false)?)?;
+                done
+            }
             Operation::Syncfs => {
-                rustix::fs::syncfs(File::open(places.named(record.inode, b"")?)?).map(|()| Outcome::Done(0)).map_err(Into::into)
+                rustix::fs::syncfs(places.open(record.inode, b"", OFlags::DIRECTORY, Mode::empty())?)?;
+                done
             }
             Operation::Setxattr | Operation::Getxattr | Operation::Listxattr | Operation::Removexattr => self.extended_attribute(record),
         }
@@ -182,39 +189,45 @@ impl<'p> Actor<'p> {
 
     /// What a look-up has found has this name.
     fn learn(&self, record: &Record<'_>) {
-        if let Some(inode) = super::order::found(record) {
-            self.places.learn(inode, record.inode, &record.name);
+        if let Some(inode) = order::found(record) {
+            self.places.names(|names| order::learn(names, record, inode, names.last(record.inode, &record.name)));
         }
     }
 
     fn make(&self, record: &Record<'_>) -> io::Result<Outcome> {
-        let path = self.places.named(record.inode, &record.name)?;
-        let mode = Mode::from_raw_mode(record.mode & 0o7777);
+        let Spot { directory, name } = self.places.spot(record.inode, &record.name)?;
+        // Who runs it again goes on using what is made.
+        let mode = |kept: u32| Mode::from_raw_mode(record.mode & 0o777 | kept);
         match record.operation {
-            Operation::Symlink => rustix::fs::symlinkat(&*record.other_name, CWD, &path)?,
-            Operation::Mkdir => rustix::fs::mkdirat(CWD, &path, mode)?,
+            Operation::Symlink => rustix::fs::symlinkat(&*record.other_name, &directory, name)?,
+            Operation::Mkdir => rustix::fs::mkdirat(&directory, name, mode(0o700))?,
             _ => match FileType::from_raw_mode(record.mode) {
                 // Devices need rights, and are nothing to work on.
-                FileType::Unknown | FileType::CharacterDevice | FileType::BlockDevice => drop(File::create_new(&path)?),
-                kind => rustix::fs::mknodat(CWD, &path, kind, mode, 0)?,
+                FileType::Unknown | FileType::CharacterDevice | FileType::BlockDevice => {
+                    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                    drop(rustix::fs::openat(&directory, name, flags, mode(0o600))?)
+                }
+                kind => rustix::fs::mknodat(&directory, name, kind, mode(0o600), 0)?,
             },
         }
         self.made(record, None);
         Ok(Outcome::Done(0))
     }
 
-    fn create(&self, record: &Record<'_>) -> io::Result<Outcome> {
-        let path = self.places.named(record.inode, &record.name)?;
-        let flags = OFlags::from_bits_retain(record.flags);
+    fn create(&self, record: &Record<'_>, is_needed_later: bool) -> io::Result<Outcome> {
+        let places = self.places;
+        let asked = OFlags::from_bits_retain(record.flags);
+        let (access, mode) = (OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::from_raw_mode(record.mode & 0o777 | 0o600));
         if record.operation == Operation::Tmpfile {
-            let file = OpenOptions::new().read(true).write(true).custom_flags(OFlags::TMPFILE.bits() as i32).mode(0o600).open(path)?;
-            self.made(&Record { name: b"".as_slice().into(), ..record.clone() }, Some(file));
+            let file = places.open(record.inode, &record.name, OFlags::RDWR | OFlags::TMPFILE, mode)?;
+            if let Some(inode) = order::found(record).filter(|_| is_needed_later) {
+                places.made_nameless(inode, file);
+            }
             return Ok(Outcome::Done(0));
         }
-        let is_new = flags.contains(OFlags::EXCL) || !path.exists();
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(flags.contains(OFlags::TRUNC)).mode(record.mode & 0o777 | 0o600);
-        let file = options.create_new(flags.contains(OFlags::EXCL)).open(path)?;
+        let is_new = asked.contains(OFlags::EXCL) || places.object(record.inode, &record.name, true).is_err();
+        let kept = asked & (OFlags::EXCL | OFlags::TRUNC | OFlags::NOFOLLOW);
+        let file = places.open(record.inode, &record.name, access | OFlags::CREATE | kept, mode)?;
         if is_new {
             self.made(record, Some(file))
         } else {
@@ -224,9 +237,31 @@ impl<'p> Actor<'p> {
     }
 
     fn made(&self, record: &Record<'_>, file: Option<File>) {
-        if let Some(inode) = super::order::found(record) {
+        if let Some(inode) = order::found(record) {
             self.places.made(inode, record.inode, &record.name, file);
         }
+    }
+
+    fn link(&self, record: &Record<'_>) -> io::Result<Outcome> {
+        let places = self.places;
+        let to = places.spot(record.inode, &record.name)?;
+        match places.spot(record.other, &record.other_name) {
+            Ok(from) => rustix::fs::linkat(&from.directory, from.name, &to.directory, to.name, AtFlags::empty())?,
+            // A file that was made without a name gets its first one.
+            Err(_) if record.other_name.is_empty() => {
+                let file = places.file(record.other)?;
+                rustix::fs::linkat(rustix::fs::CWD, of_open(&file), &to.directory, to.name, AtFlags::SYMLINK_FOLLOW)?;
+            }
+            Err(error) => return Err(error),
+        }
+        places.names(|names| {
+            let from = names.last(record.other, &record.other_name);
+            let inode = if record.other_name.is_empty() { Some(record.other) } else { names.file(&from) };
+            if let Some(inode) = inode {
+                names.add(inode, names.last(record.inode, &record.name));
+            }
+        });
+        Ok(Outcome::Done(0))
     }
 
     fn transfer(&mut self, record: &Record<'_>) -> io::Result<Outcome> {
@@ -236,7 +271,7 @@ impl<'p> Actor<'p> {
             self.buffer.resize(length, 0);
             let mut done = 0;
             while done < length {
-                match file.read_at(&mut self.buffer[done..], record.offset + done as u64)? {
+                match file.read_at(&mut self.buffer[done..], record.offset.saturating_add(done as u64))? {
                     0 => break,
                     count => done += count,
                 }
@@ -252,61 +287,75 @@ impl<'p> Actor<'p> {
     }
 
     fn set_attributes(&self, record: &Record<'_>) -> io::Result<Outcome> {
+        let places = self.places;
         let is_set = |bit: u32| record.set & bit != 0;
         if is_set(set::SIZE) {
             match record.name.is_empty() {
-                true => self.places.file(record.inode)?.set_len(record.length)?,
-                false => OpenOptions::new().write(true).open(self.places.named(record.inode, &record.name)?)?.set_len(record.length)?,
+                true => places.file(record.inode)?.set_len(record.length)?,
+                false => places
+                    .open(record.inode, &record.name, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?
+                    .set_len(record.length)?,
             }
         }
         // Of a file without a name only the length matters to what comes later.
-        let Ok(path) = self.places.named(record.inode, &record.name) else { return Ok(Outcome::Done(0)) };
-        if is_set(set::MODE) && !path.is_symlink() {
-            // Who runs it again goes on using the file.
-            let kept = if path.is_dir() { 0o700 } else { 0o600 };
-            fs::set_permissions(&path, fs::Permissions::from_mode(record.mode & 0o777 | kept))?;
+        let object = match places.object(record.inode, &record.name, is_set(set::MODE)) {
+            Ok(object) => object,
+            Err(_) if record.name.is_empty() => return Ok(Outcome::Done(0)),
+            Err(error) => return Err(error),
+        };
+        if is_set(set::MODE) {
+            let kind = |found: &Stat| FileType::from_raw_mode(found.st_mode);
+            let found = rustix::fs::fstat(&object)?;
+            if kind(&found) != FileType::Symlink {
+                // Who runs it again goes on using the file.
+                let kept = if kind(&found) == FileType::Directory { 0o700 } else { 0o600 };
+                fs::set_permissions(of_open(&object), fs::Permissions::from_mode(record.mode & 0o777 | kept))?;
+            }
         }
         if is_set(set::USER | set::GROUP) && self.is_root {
-            let half = |is_set: bool, half: u64| is_set.then_some(half as u32);
-            std::os::unix::fs::lchown(&path, half(is_set(set::USER), record.other), half(is_set(set::GROUP), record.other >> 32))?;
+            let half = |is_set: bool, half: u64| is_set.then_some(half as u32).filter(|id| *id != u32::MAX);
+            let user = half(is_set(set::USER), record.other).map(Uid::from_raw);
+            let group = half(is_set(set::GROUP), record.other >> 32).map(Gid::from_raw);
+            rustix::fs::chownat(&object, "", user, group, AtFlags::EMPTY_PATH)?;
         }
         if is_set(set::ACCESSED | set::MODIFIED) {
-            touch(&path, is_set(set::ACCESSED), is_set(set::MODIFIED))?;
+            // To now: the trace does not have the times.
+            let time = |is_set: bool| Timespec { tv_sec: 0, tv_nsec: if is_set { UTIME_NOW } else { UTIME_OMIT } };
+            let times = Timestamps { last_access: time(is_set(set::ACCESSED)), last_modification: time(is_set(set::MODIFIED)) };
+            rustix::fs::utimensat(&object, "", &times, AtFlags::EMPTY_PATH)?;
         }
         Ok(Outcome::Done(0))
     }
 
     fn extended_attribute(&mut self, record: &Record<'_>) -> io::Result<Outcome> {
-        let Ok(path) = self.places.named(record.inode, &record.name) else { return Ok(Outcome::Skipped("the file has no name any more")) };
-        let name = &*record.other_name;
+        let object = match self.places.object(record.inode, &record.name, false) {
+            Ok(object) => object,
+            Err(_) if record.name.is_empty() => return Ok(Outcome::Skipped("the file has no name any more")),
+            Err(error) => return Err(error),
+        };
+        let (path, name) = (of_open(&object), &*record.other_name);
         if record.operation == Operation::Listxattr {
-            rustix::fs::llistxattr_query(&path)?;
+            rustix::fs::listxattr_query(path)?;
             return Ok(Outcome::Done(0));
         }
         if !name.starts_with(b"user.") || name.starts_with(b"user.tandemfs.") {
             return Ok(Outcome::Skipped("this attribute means something"));
         }
+        let length = record.length.min(ATTRIBUTE_BYTES_MAX) as usize;
         match record.operation {
             Operation::Setxattr => {
                 self.buffer.clear();
-                self.buffer.resize(record.length as usize, b'x');
-                rustix::fs::lsetxattr(&path, name, &self.buffer, XattrFlags::from_bits_retain(record.flags))?;
+                self.buffer.resize(length, b'x');
+                rustix::fs::setxattr(path, name, &self.buffer, XattrFlags::from_bits_retain(record.flags))?;
             }
-            Operation::Removexattr => rustix::fs::lremovexattr(&path, name)?,
+            Operation::Removexattr => rustix::fs::removexattr(path, name)?,
             _ => {
-                self.buffer.resize(record.length as usize, 0);
-                rustix::fs::lgetxattr(&path, name, &mut *self.buffer)?;
+                self.buffer.resize(length, 0);
+                rustix::fs::getxattr(path, name, &mut *self.buffer)?;
             }
         }
         Ok(Outcome::Done(0))
     }
-}
-
-/// To now: the trace does not have the times.
-fn touch(path: &Path, accessed: bool, modified: bool) -> io::Result<()> {
-    let time = |is_set: bool| Timespec { tv_sec: 0, tv_nsec: if is_set { UTIME_NOW } else { UTIME_OMIT } };
-    let times = Timestamps { last_access: time(accessed), last_modification: time(modified) };
-    Ok(rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
 /// Whether the operation came by the direct door, for the table.

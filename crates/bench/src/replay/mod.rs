@@ -1,9 +1,10 @@
 //! `tandemfs-bench replay`: runs a trace of `tandemfs trace` again in a directory of any file system. First it makes the names that the trace needs,
 //! then it repeats the operations: those of one thread in their order, those of several beside each other as far as they did not wait for each
-//! other (`order.rs`). `places.rs` knows where the trace's files are, `act.rs` makes an operation system calls. A trace has no bytes of files:
-//! what is written is made up.
+//! other (`order.rs`). `places.rs` knows where the trace's files are (`names.rs`: by which names), `act.rs` makes an operation system calls. A trace
+//! has no bytes of files: what is written is made up. It may be anybody's, and is not trusted ([RPP1]).
 
 mod act;
+mod names;
 mod order;
 mod places;
 
@@ -11,10 +12,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::BufReader;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use tandemfs_trace::{Door, End, Frame, Known, Operation, Reader, Record};
 
@@ -23,13 +25,15 @@ use crate::failure::{Failure, Result};
 use crate::machine;
 use crate::output::say;
 use act::{Actor, Outcome};
-use order::{Lanes, Position};
+use order::{Lanes, Position, Step};
 use places::Places;
 
 /// Differences that are shown.
 const SHOWN_MAX: usize = 10;
 /// Longest sleep between looks at what an operation waits for.
 const LOOK_EVERY: Duration = Duration::from_micros(50);
+/// Longest sleep between looks at signals.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
 const STACK_BYTES: usize = 512 << 10;
 
 /// A trace in memory.
@@ -53,10 +57,28 @@ fn load(path: &Path) -> Result<Trace> {
         }
     }
     trace.records.sort_by_key(|record| record.started_ns);
+    if let Some(name) = trace.no_name() {
+        return Err(failed(&format!("'{}' is no name that a file can have; this is no trace that was recorded", name.escape_ascii())));
+    }
     Ok(trace)
 }
 
 impl Trace {
+    /// What stands for a name and is none. Only by the direct door there are paths.
+    fn no_name(&self) -> Option<&[u8]> {
+        let is_name = |name: &[u8]| !matches!(name, b"" | b"." | b"..") && !name.iter().any(|byte| matches!(byte, b'/' | 0));
+        let known = self.known.iter().filter(|known| known.parent != 0).map(|known| known.name.as_slice());
+        let by_mount = self.records.iter().filter(|record| record.door == Door::Mount);
+        let names = by_mount.flat_map(|record| {
+            // The kernel looks these two up, for servers of NFS.
+            let is_up = record.operation == Operation::Lookup && matches!(&*record.name, b"." | b"..");
+            let name = (order::takes_name(record.operation) && !is_up).then_some(&*record.name);
+            let other_name = (record.operation == Operation::Rename).then_some(&*record.other_name);
+            name.into_iter().chain(other_name)
+        });
+        known.chain(names).find(|name| !is_name(name))
+    }
+
     fn root(&self) -> u64 {
         self.known.iter().find(|known| known.parent == 0).map_or(1, |root| root.inode)
     }
@@ -97,10 +119,16 @@ impl Trace {
         // By the direct door a path may lead through directories that nothing else names.
         let has_paths = paths.iter().any(|(_, name)| name.contains(&b'/'));
         for known in &self.known {
-            let is_needed = all || has_paths || used.contains(&known.inode) || paths.contains(&(known.parent, known.name.as_slice()));
-            let mut at = Some(known).filter(|_| is_needed);
-            while let Some(known) = at.filter(|known| needed.insert(known.inode)) {
-                at = by_inode.get(&known.parent).copied();
+            if all || has_paths || used.contains(&known.inode) || paths.contains(&(known.parent, known.name.as_slice())) {
+                needed.insert(known.inode);
+            }
+        }
+        // What they are in, too: by each of their names.
+        let directly: Vec<&Known> = self.known.iter().filter(|known| needed.contains(&known.inode)).collect();
+        for known in directly {
+            let mut at = by_inode.get(&known.parent);
+            while let Some(directory) = at.filter(|directory| needed.insert(directory.inode)) {
+                at = by_inode.get(&directory.parent);
             }
         }
         let depth = |known: &Known| {
@@ -162,12 +190,14 @@ pub fn run(asked: &ReplayArguments) -> Result<()> {
         return Err(Failure::new(format!("{}: there is something in it; name an empty directory", place.display())));
     }
     let names = trace.names(asked.all);
-    let places = Places::new(place, trace.root());
-    places.create(&names)?;
-    let lanes = order::lanes(trace.records.clone(), &trace.known);
+    let plan = order::plan(trace.records.clone(), &names);
+    open_files_as_allowed();
+    let places = Places::new(place, trace.root(), plan.uses)?;
+    let left_out = places.create(&names)?;
+    let lanes = plan.lanes;
     let start = Instant::now();
     let mut done = Done::default();
-    for lane in run_lanes(&lanes, &places, asked.speed)? {
+    for lane in run_lanes(&lanes, &places, asked.speed, lane_thread)? {
         for (kind, found) in lane.kinds {
             match done.kinds.get_mut(&kind) {
                 Some(kind) => kind.add(&found)?,
@@ -176,60 +206,115 @@ pub fn run(asked: &ReplayArguments) -> Result<()> {
         }
         done.differences.extend(lane.differences);
     }
-    machine::check()?;
-    show(asked, &trace, names.len(), (lanes.len(), start.elapsed()), &done)
+    if machine::check().is_err() {
+        return Err(Failure::new(format!("interrupted; what was made so far is in {}", place.display())));
+    }
+    show(asked, &trace, (names.len() - left_out, left_out), (lanes.len(), start.elapsed()), &done)
 }
 
-/// Runs all lanes beside each other.
-fn run_lanes(lanes: &Lanes, places: &Places, speed: Option<f64>) -> Result<Vec<Done>> {
-    let progress: Vec<AtomicUsize> = lanes.iter().map(|_| AtomicUsize::new(0)).collect();
+/// A trace may have many removed files open at once.
+fn open_files_as_allowed() {
+    let limit = getrlimit(Resource::Nofile);
+    let _best_effort = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
+fn lane_thread(_lane: usize) -> std::thread::Builder {
+    std::thread::Builder::new().stack_size(STACK_BYTES)
+}
+
+/// How far the lanes are.
+struct Progress {
+    /// Operations of each that have ended.
+    ended: Vec<AtomicUsize>,
+    /// One has failed: the others end too.
+    failed: AtomicBool,
+}
+
+impl Progress {
+    fn goes_on(&self) -> bool {
+        !self.failed.load(SeqCst) && machine::check().is_ok()
+    }
+
+    /// False if it never comes about.
+    fn wait_for(&self, position: Position) -> bool {
+        let mut looks = 0_u32;
+        while self.ended[position.lane].load(SeqCst) <= position.index {
+            if self.failed.load(SeqCst) {
+                return false;
+            }
+            looks += 1;
+            if looks < 100 { std::thread::yield_now() } else { std::thread::sleep(LOOK_EVERY) }
+        }
+        true
+    }
+
+    /// False if it goes on no more before.
+    fn sleep_until(&self, due: Instant) -> bool {
+        while self.goes_on() {
+            match due.saturating_duration_since(Instant::now()) {
+                Duration::ZERO => return true,
+                left => std::thread::sleep(left.min(SLEEP_MAX)),
+            }
+        }
+        false
+    }
+}
+
+/// Runs all lanes beside each other, each in a thread that `thread` describes.
+fn run_lanes(lanes: &Lanes, places: &Places, speed: Option<f64>, thread: fn(usize) -> std::thread::Builder) -> Result<Vec<Done>> {
+    let progress = Progress { ended: lanes.iter().map(|_| AtomicUsize::new(0)).collect(), failed: AtomicBool::new(false) };
     let start = Instant::now();
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for lane in 0..lanes.len() {
-            let (progress, run) =
-                (&progress, move |progress: &[AtomicUsize]| run_lane(lane, &lanes[lane], places, progress, (start, speed)));
-            threads.push(std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, move || {
-                let _ends = Ends(&progress[lane]);
-                run(progress)
-            })?);
+            let progress = &progress;
+            let run = move || {
+                let _ends = Ends { progress, lane };
+                run_lane(lane, &lanes[lane], places, progress, (start, speed))
+            };
+            match thread(lane).spawn_scoped(scope, run) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    // Those that were started would wait for this one.
+                    progress.failed.store(true, SeqCst);
+                    return Err(Failure::new(format!("the trace has {} threads at once: {error}", lanes.len())));
+                }
+            }
         }
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(Failure::new("a thread of the replay panicked")))).collect()
     })
 }
 
 /// Nobody waits for a lane that has ended, however it did.
-struct Ends<'p>(&'p AtomicUsize);
+struct Ends<'p> {
+    progress: &'p Progress,
+    lane: usize,
+}
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
-        self.0.store(usize::MAX, SeqCst);
+        if std::thread::panicking() {
+            self.progress.failed.store(true, SeqCst);
+        }
+        self.progress.ended[self.lane].store(usize::MAX, SeqCst);
     }
 }
 
-fn run_lane(
-    lane: usize,
-    steps: &[order::Step],
-    places: &Places,
-    progress: &[AtomicUsize],
-    (start, speed): (Instant, Option<f64>),
-) -> Result<Done> {
+fn run_lane(lane: usize, steps: &[Step], places: &Places, progress: &Progress, (start, speed): (Instant, Option<f64>)) -> Result<Done> {
     let mut done = Done::default();
     let mut actor = Actor::new(places);
     for (index, step) in steps.iter().enumerate() {
-        if machine::check().is_err() {
-            return Ok(done);
-        }
-        step.after.iter().for_each(|position| wait_for(progress, *position)); // [RPO2]
         let record = &step.record;
-        if let Some(speed) = speed {
-            let due = start + Duration::from_nanos((record.started_ns as f64 / speed) as u64);
-            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        let due = speed.map(|speed| start + Duration::from_nanos((record.started_ns as f64 / speed) as u64));
+        let is_ready = progress.goes_on() && step.after.iter().all(|position| progress.wait_for(*position)); // [RPO2]
+        if !is_ready || !due.is_none_or(|due| progress.sleep_until(due)) {
+            return Ok(done);
         }
         let began = Instant::now();
         let outcome = actor.act(record, step.is_needed_later);
         let took_ns = began.elapsed().as_nanos() as u64;
-        progress[lane].store(index + 1, SeqCst);
+        progress.ended[lane].store(index + 1, SeqCst);
+        places.used(&step.kept);
         note(&mut done, record, outcome, took_ns)?;
     }
     Ok(done)
@@ -264,22 +349,20 @@ fn note(done: &mut Done, record: &Record<'_>, outcome: Outcome, took_ns: u64) ->
     Ok(())
 }
 
-fn wait_for(progress: &[AtomicUsize], position: Position) {
-    let mut looks = 0_u32;
-    while progress[position.lane].load(SeqCst) <= position.index {
-        looks += 1;
-        if looks < 100 { std::thread::yield_now() } else { std::thread::sleep(LOOK_EVERY) }
-    }
-}
-
 fn line(text: &str) -> Result<()> {
     say(&format!("{text}\n"))
 }
 
-fn show(asked: &ReplayArguments, trace: &Trace, names: usize, (lanes, took): (usize, Duration), done: &Done) -> Result<()> {
+fn show(
+    asked: &ReplayArguments,
+    trace: &Trace,
+    (names, left_out): (usize, usize),
+    (lanes, took): (usize, Duration),
+    done: &Done,
+) -> Result<()> {
     let sum = |of: fn(&Kind) -> u64| done.kinds.values().map(of).sum::<u64>();
     let (differ, skipped) = (sum(|kind| kind.differ), sum(|kind| kind.skipped));
-    let recorded_ns = trace.records.iter().map(|record| record.started_ns + record.took_ns).max().unwrap_or(0);
+    let recorded_ns = trace.records.iter().map(|record| record.started_ns.saturating_add(record.took_ns)).max().unwrap_or(0);
     if asked.json {
         let kinds = done.kinds.iter().map(|((way, name), kind)| {
             json!({
@@ -290,7 +373,8 @@ fn show(asked: &ReplayArguments, trace: &Trace, names: usize, (lanes, took): (us
         });
         return line(
             &json!({
-                "trace": asked.trace.to_string_lossy(), "directory": asked.directory.to_string_lossy(), "names": names, "lanes": lanes,
+                "trace": asked.trace.to_string_lossy(), "directory": asked.directory.to_string_lossy(), "names": names,
+                "names_left_out": left_out, "lanes": lanes,
                 "operations": trace.records.len(), "dropped": trace.end.map(|end| end.dropped), "complete": trace.end.is_some(),
                 "recorded_seconds": recorded_ns as f64 / 1e9, "seconds": took.as_secs_f64(), "differ": differ, "skipped": skipped,
                 "differences": done.differences, "kinds": kinds.collect::<Vec<_>>(),
@@ -322,10 +406,54 @@ fn show(asked: &ReplayArguments, trace: &Trace, names: usize, (lanes, took): (us
     if trace.end.is_none_or(|end| end.dropped > 0) {
         line("the trace is incomplete: operations were dropped, or its recorder was killed")?;
     }
+    if left_out > 0 {
+        line(&format!("{left_out} names of the tree were left out: they were moved or removed while the trace's walk went over them"))?;
+    }
     line(&format!(
         "{} operations by {lanes} threads in {:.2} s (recorded in {:.2} s), {differ} with another result, {skipped} left out",
         trace.records.len(),
         took.as_secs_f64(),
         recorded_ns as f64 / 1e9
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(inode: u64, parent: u64, name: &str, mode: u32) -> Known {
+        Known { inode, parent, size: 0, mode, name: name.into(), target: Vec::new() }
+    }
+
+    #[test]
+    fn a_file_is_made_with_all_of_its_names_and_what_they_are_in() {
+        let known = vec![
+            known(1, 0, "", 0o040_755),
+            known(2, 1, "one", 0o040_755),
+            known(3, 1, "other", 0o040_755),
+            known(4, 3, "deep", 0o040_755),
+            known(5, 1, "not needed", 0o040_755),
+            known(9, 2, "a", 0o100_644),
+            known(9, 4, "b", 0o100_644),
+        ];
+        let records = vec![Record::new(Operation::Read, Door::Mount, 9)];
+        let trace = Trace { known, records, end: None };
+        let names: Vec<&[u8]> = trace.names(false).iter().map(|known| known.name.as_slice()).collect();
+        assert_eq!(names, [b"".as_slice(), b"one", b"other", b"deep", b"a", b"b"]);
+    }
+
+    /// A lane that cannot begin ends the others, which would wait for it.
+    #[test]
+    fn a_thread_that_cannot_be_made_ends_the_replay() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let record = |thread, started_ns| Record { thread, started_ns, took_ns: 5, ..Record::new(Operation::Getattr, Door::Mount, 1) };
+        // The first lane's last operation waits for the second lane.
+        let plan = order::plan(vec![record(1, 0), record(2, 10), record(1, 20)], &[]);
+        assert_eq!(plan.lanes.len(), 2);
+        let places = Places::new(directory.path(), 1, plan.uses).expect("a directory");
+        let thread = |lane| if lane == 1 { std::thread::Builder::new().stack_size(1 << 60) } else { lane_thread(lane) };
+        let error = run_lanes(&plan.lanes, &places, None, thread).err().expect("no stack is as large").to_string();
+        assert!(error.starts_with("the trace has 2 threads at once: "), "{error}");
+        assert_eq!(run_lanes(&plan.lanes, &places, None, lane_thread).expect("it runs").len(), 2);
+    }
 }

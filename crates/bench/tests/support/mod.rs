@@ -1,5 +1,7 @@
 //! Shared code of the tests of the program.
 
+#![allow(dead_code, reason = "each test file uses a part")]
+
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;

@@ -58,7 +58,10 @@ pub fn of_device(drive: &Drive, superblock: &Superblock) -> Result<Vec<Finding>,
 pub fn of_mount(machine: &Machine, info: &Value, stats: &Value) -> Vec<Finding> {
     let mut found = Vec::new();
     let word = |name: &str| info["options"][name].as_str().unwrap_or_default();
-    about_domain(info["persistence_domain"].as_str().unwrap_or_default(), info["drive"]["domain"].as_str().unwrap_or_default(), &mut found);
+    // The daemon may be one of an earlier build, which does not say everything: what is not there is not judged.
+    if let (Some(is), Some(own)) = (info["persistence_domain"].as_str(), info["drive"]["domain"].as_str()) {
+        about_domain(is, own, &mut found);
+    }
     about_health(info, stats, &mut found);
     about_space(info, stats, &mut found);
     if info["requests_over"] == "device" && machine.offers_fuse_uring() {
@@ -81,7 +84,7 @@ pub fn of_mount(machine: &Machine, info: &Value, stats: &Value) -> Vec<Finding> 
     }
     let memory_bytes = size::parse(word("memory")).unwrap_or_default();
     if memory_bytes > machine_bytes() / 2 {
-        let what = format!("the limit of the host memory for metadata is {}, more than half of the machine's", size::show(memory_bytes));
+        let what = format!("the limit of the host memory for caches is {}, more than half of the machine's", size::show(memory_bytes));
         found.push(Finding::unusual("memory_large", what, "name less by memory="));
     }
     found
@@ -105,8 +108,9 @@ fn about_domain(is: &str, own: &str, found: &mut Vec<Finding>) {
 }
 
 fn is_longer_ago(seconds: u64, time: Duration) -> bool {
-    let then = UNIX_EPOCH + Duration::from_secs(seconds);
-    SystemTime::now().duration_since(then).is_ok_and(|since| since > time)
+    // A time that is none is of no past.
+    let then = UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
+    then.is_some_and(|then| SystemTime::now().duration_since(then).is_ok_and(|since| since > time))
 }
 
 /// Counters are of the whole life of the file system; old errors are a note.
@@ -163,8 +167,17 @@ fn about_space(info: &Value, stats: &Value, found: &mut Vec<Finding>) {
         let field = |name: &str| short[name].as_str().unwrap_or_default();
         found.push(Finding::unusual("zone_short", format!("the {} zone is short: {}", field("zone"), field("what")), field("advice")));
     }
-    let percent = |name: &str| stats["write_back"][name].as_u64().unwrap_or_default();
-    let (free, limit) = (percent("free_percent"), percent("limit_percent"));
+    let percent = |name: &str| stats["write_back"][name].as_u64();
+    if let (Some(free), Some(limit)) = (percent("free_percent"), percent("limit_percent")) {
+        about_write_back(free, limit, found);
+    }
+    if info["options"]["reserved"] == "0%" && info["options"]["allow_other"] == "on" {
+        let advice = "mount with reserved=5%, if others than root write there";
+        found.push(Finding::note("no_reserve", "every user can fill the zones to the last byte", advice));
+    }
+}
+
+fn about_write_back(free: u64, limit: u64, found: &mut Vec<Finding>) {
     if limit < WRITE_BACK_LIMIT_MIN {
         found.push(Finding::unusual(
             "reserve_small",
@@ -178,10 +191,6 @@ fn about_space(info: &Value, stats: &Value, found: &mut Vec<Finding>) {
             format!("{free} % of the memory zone is free for small writes, less than the {limit} % at which write-back begins"),
             "if that lasts, the block half does not keep up: small writes take the slower block path",
         ));
-    }
-    if info["options"]["reserved"] == "0%" && info["options"]["allow_other"] == "on" {
-        let advice = "mount with reserved=5%, if others than root write there";
-        found.push(Finding::note("no_reserve", "every user can fill the zones to the last byte", advice));
     }
 }
 
@@ -237,9 +246,29 @@ mod tests {
             *(if of_info { &mut info } else { &mut stats }).pointer_mut(path).expect(path) = value;
             assert_eq!(names(&of_mount(&machine, &info, &stats)), [name]);
         }
-        let mut stats = stats;
-        stats["errors"] = json!({ "scrub_time_seconds": now });
-        assert_eq!(of_mount(&machine, &info, &stats), []);
+        for seconds in [now, u64::MAX] {
+            let mut stats = stats.clone();
+            stats["errors"] = json!({ "scrub_time_seconds": seconds });
+            assert_eq!(of_mount(&machine, &info, &stats), []);
+        }
+    }
+
+    #[test]
+    fn what_a_daemon_of_an_earlier_build_does_not_say_is_not_judged() {
+        let root = tempfile::tempdir().expect("a directory");
+        let machine = Machine::at(root.path(), true);
+        let (info, stats) = answers();
+        for field in info.as_object().expect("an object").keys() {
+            let mut info = info.clone();
+            info.as_object_mut().expect("an object").remove(field);
+            assert_eq!(of_mount(&machine, &info, &stats), [], "without {field}");
+        }
+        for field in stats.as_object().expect("an object").keys() {
+            let mut stats = stats.clone();
+            stats.as_object_mut().expect("an object").remove(field);
+            assert_eq!(of_mount(&machine, &info, &stats), [], "without {field}");
+        }
+        assert_eq!(of_mount(&machine, &json!({}), &json!({})), []);
     }
 
     #[test]

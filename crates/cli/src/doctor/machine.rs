@@ -1,7 +1,8 @@
 //! The kernel and its settings.
 
+use std::ffi::OsString;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::finding::Finding;
 
@@ -16,22 +17,31 @@ const MAPS_MIN: u64 = 65_530;
 pub struct Machine {
     root: PathBuf,
     is_root_user: bool,
+    /// Where programs are looked for.
+    programs: OsString,
 }
 
 impl Machine {
     /// This one.
     pub fn this() -> Self {
-        Self { root: "/".into(), is_root_user: rustix::process::geteuid().is_root() }
+        let programs = std::env::var_os("PATH").unwrap_or_default();
+        Self { root: "/".into(), is_root_user: rustix::process::geteuid().is_root(), programs }
     }
 
     /// Files of the machine that the doctor read itself may lie elsewhere in tests.
     #[cfg(test)]
     pub fn at(root: &std::path::Path, is_root_user: bool) -> Self {
-        Self { root: root.to_owned(), is_root_user }
+        Self { root: root.to_owned(), is_root_user, programs: "/usr/bin:/bin".into() }
     }
 
-    fn path(&self, path: &str) -> PathBuf {
-        self.root.join(path.trim_start_matches('/'))
+    fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// Whether a program would be found by its name, as TandemFS starts it.
+    fn has_program(&self, name: &str) -> bool {
+        std::env::split_paths(&self.programs).any(|directory| self.path(directory.join(name)).is_file())
     }
 
     pub fn read(&self, path: &str) -> Option<String> {
@@ -49,8 +59,19 @@ impl Machine {
         self.read("/sys/module/fuse/parameters/enable_uring").as_deref() == Some("Y") && self.is_io_uring_on()
     }
 
+    /// For this user. With 1 the kernel leaves it to those who are privileged or in the group of `kernel.io_uring_group`.
     fn is_io_uring_on(&self) -> bool {
-        self.read("/proc/sys/kernel/io_uring_disabled").is_none_or(|value| value == "0")
+        match self.read("/proc/sys/kernel/io_uring_disabled").as_deref() {
+            None | Some("0") => true,
+            Some("1") => self.is_root_user || self.is_in_io_uring_group(),
+            Some(_) => false,
+        }
+    }
+
+    fn is_in_io_uring_group(&self) -> bool {
+        let group = self.read("/proc/sys/kernel/io_uring_group").and_then(|group| group.parse::<u32>().ok());
+        let own = || rustix::process::getgroups().unwrap_or_default().into_iter().chain([rustix::process::getegid()]);
+        group.is_some_and(|group| own().any(|own| own.as_raw() == group))
     }
 
     /// What is unusual here.
@@ -74,15 +95,19 @@ impl Machine {
         if let Some((major, minor)) = kernel.filter(|kernel| *kernel < KERNEL_MIN) {
             found.push(Finding::unusual(
                 "kernel_old",
-                format!("Linux {major}.{minor} is older than {}.{}, on which nothing is tested", KERNEL_MIN.0, KERNEL_MIN.1),
+                format!("Linux {major}.{minor} is older than {}.{}, the oldest that is tested", KERNEL_MIN.0, KERNEL_MIN.1),
                 "boot a newer kernel",
             ));
         }
         if !self.is_io_uring_on() {
             let value = self.read("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
+            let of_whom = if value == "1" { " for this user" } else { "" };
             found.push(Finding::unusual(
                 "io_uring_off",
-                format!("kernel.io_uring_disabled is {value}: block requests of a pair are done one after another, and FUSE requests go by /dev/fuse"),
+                format!(
+                    "kernel.io_uring_disabled is {value}: block requests of a pair are done one after another{of_whom}, and FUSE requests go by \
+                     /dev/fuse"
+                ),
                 "sysctl kernel.io_uring_disabled=0",
             ));
         }
@@ -112,10 +137,10 @@ impl Machine {
         if self.is_root_user {
             return;
         }
-        if !["/bin/fusermount3", "/usr/bin/fusermount3", "/usr/local/bin/fusermount3"].iter().any(|path| self.path(path).exists()) {
+        if !self.has_program("fusermount3") {
             found.push(Finding::unusual(
                 "fusermount_missing",
-                "there is no fusermount3, by which users other than root mount",
+                "there is no fusermount3 in the directories of PATH, by which users other than root mount",
                 "install fuse3",
             ));
         }
@@ -165,6 +190,7 @@ mod tests {
         for (path, text, name) in [
             ("proc/sys/kernel/osrelease", "6.1.0-35-amd64", "fuse_uring_absent"),
             ("proc/sys/kernel/io_uring_disabled", "2", "io_uring_off"),
+            ("proc/sys/kernel/io_uring_disabled", "1", "io_uring_off"),
             ("proc/sys/vm/max_map_count", "1024", "few_maps"),
             ("sys/module/fuse/parameters/enable_uring", "N", "fuse_uring_off"),
             ("etc/fuse.conf", "#user_allow_other\n", "user_allow_other_absent"),
@@ -183,5 +209,17 @@ mod tests {
         assert_eq!(names(&Machine::at(&root, false).findings()), ["fuse_missing", "fusermount_missing", "user_allow_other_absent"]);
         assert_eq!(names(&Machine::at(&root, true).findings()), ["fuse_missing"]);
         assert!(Machine::at(&root, true).offers_fuse_uring());
+    }
+
+    #[test]
+    fn io_uring_for_the_privileged_is_on_for_root_and_its_group() {
+        let (_directory, root) = machine(&[("proc/sys/kernel/io_uring_disabled", "1\n")]);
+        assert!(Machine::at(&root, true).offers_fuse_uring() && Machine::at(&root, true).findings().is_empty());
+        assert!(!Machine::at(&root, false).offers_fuse_uring());
+        let group = rustix::process::getegid().as_raw();
+        fs::write(root.join("proc/sys/kernel/io_uring_group"), format!("{group}\n")).expect("written");
+        assert!(Machine::at(&root, false).offers_fuse_uring());
+        fs::write(root.join("proc/sys/kernel/io_uring_disabled"), "2\n").expect("written");
+        assert!(!Machine::at(&root, true).offers_fuse_uring(), "for nobody");
     }
 }

@@ -4,6 +4,7 @@
 mod text;
 
 use std::io;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 use tandemfs_fuse::control::{self, Request};
@@ -13,10 +14,11 @@ use crate::times::counts;
 pub use text::CONTENT_TYPE;
 use text::{Label, Text};
 
-/// Asks the daemon of a mount.
-pub fn of_mount(mount: &Mounted) -> io::Result<String> {
-    let stats = control::ask(mount, Request::Stats { reset: false })?;
-    let info = control::ask(mount, Request::Info)?;
+/// Asks the daemon of a mount, and waits no longer than this for all of its answers.
+pub fn of_mount(mount: &Mounted, within: Duration) -> io::Result<String> {
+    let end = Instant::now() + within;
+    let ask = |request| control::ask_within(mount, request, end.saturating_duration_since(Instant::now()));
+    let (stats, info) = (ask(Request::Stats { reset: false })?, ask(Request::Info)?);
     Ok(metrics(&mount.mountpoint.to_string_lossy(), &stats, &info))
 }
 
@@ -78,7 +80,7 @@ fn operations(text: &mut Text, stats: &Value) {
     text.gauge("tandemfs_threshold_bytes", "Requests are split at multiples of this.", number(&stats["threshold"]["bytes"]));
     let numa = &stats["numa"];
     let written = [("local", "local_written_bytes"), ("remote", "remote_written_bytes")];
-    let written = written.map(|(node, name)| (vec![("node", node)], numa[name].as_u64().unwrap_or_default()));
+    let written = written.iter().filter_map(|(node, name)| Some((vec![("node", *node)], numa[*name].as_u64()?)));
     text.counters("tandemfs_numa_written_bytes", "Bytes that processes wrote on their home nodes of memory, and on others.", written);
 }
 
@@ -99,7 +101,7 @@ fn traffic(text: &mut Text, stats: &Value) {
     text.counter("tandemfs_flushed_lines", "Lines of 64 B flushed from the caches of CPUs.", byte_path["flushed_lines"].as_u64());
     text.counter("tandemfs_fences", "Fences of the byte path.", byte_path["fences"].as_u64());
     let commands = [("read", "reads"), ("write", "writes"), ("flush", "flushes")];
-    let commands = commands.map(|(command, name)| (vec![("command", command)], block_path[name].as_u64().unwrap_or_default()));
+    let commands = commands.iter().filter_map(|(command, name)| Some((vec![("command", *command)], block_path[*name].as_u64()?)));
     text.counters("tandemfs_block_commands", "Commands of the block path.", commands);
 }
 
@@ -207,7 +209,11 @@ fn health(text: &mut Text, stats: &Value, info: &Value) {
 }
 
 fn flash(text: &mut Text, stats: &Value) {
-    for (part, what) in [("firmware", "tandemfs_firmware"), ("flash", "tandemfs_flash")] {
+    const PARTS: [(&str, &str); 2] = [("firmware", "tandemfs_firmware"), ("flash", "tandemfs_flash")];
+    // A drive that counts nothing has zeros in `stats`: they would say that it does nothing.
+    let counts = |part: &str| fields(&stats[part]).any(|(_, value)| value.as_u64() > Some(0));
+    let has_counters = !stats["wear"].is_null() || PARTS.iter().any(|(part, _)| counts(part));
+    for (part, what) in PARTS.into_iter().filter(|_| has_counters) {
         for (name, value) in fields(&stats[part]) {
             text.counter(
                 &format!("{what}_{name}"),
@@ -268,8 +274,25 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
         assert!(text.contains("device=\"a\\\"b\"") && !text.contains("direct_clients") && !text.contains("erasures"), "{text}");
+        for absent in ["tandemfs_numa_written", "tandemfs_block_commands", "tandemfs_firmware", "tandemfs_flash"] {
+            assert!(!text.contains(absent), "{absent} is not known, and no zero:\n{text}");
+        }
         let families: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
         assert_eq!(families.iter().collect::<HashSet<_>>().len(), families.len(), "{families:?}");
         assert!(text.ends_with("\n# EOF\n"));
+    }
+
+    #[test]
+    fn only_a_drive_that_counts_has_counters() {
+        let says = |stats: Value| metrics("/m", &stats, &json!({})).contains("tandemfs_flash_pages_read_total");
+        let zeros = json!({ "firmware": { "log_appends": 0 }, "flash": { "pages_read": 0 } });
+        assert!(!says(zeros.clone()));
+        let with = |name: &str, value: Value| {
+            let mut stats = zeros.clone();
+            stats[name] = value;
+            stats
+        };
+        assert!(says(with("wear", json!({ "blocks": 5 }))), "since a reset it has done nothing");
+        assert!(says(with("firmware", json!({ "log_appends": 1 }))));
     }
 }

@@ -297,7 +297,7 @@ fn operations(
     kinds.map(|(name, total)| (name.clone(), operation(name, total))).collect()
 }
 
-/// Times as `stats` gives them.
+/// What is shown of times; none if nothing was timed.
 fn latency(times: &LatencyCounts) -> Option<Latency> {
     Some(Latency {
         samples: times.samples(),

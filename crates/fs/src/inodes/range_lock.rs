@@ -33,6 +33,18 @@ use crate::versions::Published;
 use crate::wait::may_wait;
 use crate::waits::LOCK_WAITS;
 
+/// One wait for a range, however often the thread was woken meanwhile; its time is noted when it is over.
+#[derive(Default)]
+struct Waiting(Option<Instant>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(since) = self.0 {
+            LOCK_WAITS.range_lock.record(since.elapsed());
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Shared,
@@ -235,6 +247,7 @@ impl RangeGuard<'_> {
     /// Makes a watch an exclusive range. `None` if somebody held some of it exclusively since then, or there is a lease or a pin on it.
     pub(crate) fn exclusive_if_unchanged(self) -> Option<Self> {
         let lock = self.lock;
+        let mut waiting = Waiting::default();
         let mut state = lock.state.lock();
         loop {
             let own = state.held.iter().position(|held| held.id == self.id)?;
@@ -251,7 +264,7 @@ impl RangeGuard<'_> {
                 drop(state);
                 return Some(self);
             }
-            lock.wait(&mut state);
+            lock.wait(&mut state, &mut waiting);
         }
     }
 
@@ -330,10 +343,11 @@ impl RangeLock {
     /// # Errors
     /// As those of its end.
     pub(crate) fn end_stores(&self, lease: &StoreLease) -> Result<()> {
+        let mut waiting = Waiting::default();
         let mut state = self.state.lock();
         while let Some(lent) = state.stores.iter_mut().find(|lent| std::ptr::eq(&raw const *lent.lease, lease)) {
             if std::mem::replace(&mut lent.is_ending, true) {
-                self.wait(&mut state);
+                self.wait(&mut state, &mut waiting);
             } else {
                 let lease = lent.lease.clone();
                 return self.end_claimed(&mut state, &lease);
@@ -435,6 +449,7 @@ impl RangeLock {
         state: &mut MutexGuard<'_, State>,
         (first, last, kind): (u64, u64, Kind),
         wanting: &mut Option<RangeGuard<'l>>,
+        waiting: &mut Waiting,
     ) -> Result<()> {
         match state.claim(first, last) {
             Some(lease) => {
@@ -444,7 +459,7 @@ impl RangeLock {
                 self.end_claimed(state, &lease)
             }
             None => {
-                self.wait(state);
+                self.wait(state, waiting);
                 Ok(())
             }
         }
@@ -464,6 +479,7 @@ impl RangeLock {
     #[cold]
     fn recall_and_wait(&self, first: u64, last: u64, passes_pins: bool) -> Result<RangeGuard<'_>> {
         let mut recalling = None; // dropped after the lock of the state
+        let mut waiting = Waiting::default();
         let mut state = self.state.lock();
         loop {
             if !passes_pins && state.is_pinned(first, last) {
@@ -473,7 +489,7 @@ impl RangeLock {
                 recalling.get_or_insert_with(|| self.hold(&mut state, first, last, Kind::Recalling));
                 self.recall(&mut state, first, last);
             } else if state.is_busy(first, last, Kind::Exclusive) {
-                self.end_or_wait(&mut state, (first, last, Kind::Exclusive), &mut recalling)?;
+                self.end_or_wait(&mut state, (first, last, Kind::Exclusive), &mut recalling, &mut waiting)?;
             } else {
                 return Ok(self.hold(&mut state, first, last, Kind::Exclusive));
             }
@@ -482,22 +498,24 @@ impl RangeLock {
 
     /// As `exclusive`, for work that is no change: `None` if there are leases on the range ([LY5], [SL2]), or pins.
     pub(crate) fn exclusive_unless_leased(&self, first: u64, last: u64) -> Option<RangeGuard<'_>> {
+        let mut waiting = Waiting::default();
         let mut state = self.state.lock();
         while !state.is_leased(first, last) && !state.is_pinned(first, last) && !state.is_lent(first, last) {
             if !state.is_busy(first, last, Kind::Exclusive) {
                 return Some(self.hold(&mut state, first, last, Kind::Exclusive));
             }
-            self.wait(&mut state);
+            self.wait(&mut state, &mut waiting);
         }
         None
     }
 
     /// Waits until no exclusive holder but leases for stores overlaps `first..=last`, then watches it. For threads that may wait.
     pub(crate) fn watch(&self, first: u64, last: u64) -> RangeGuard<'_> {
+        let mut waiting = Waiting::default();
         let mut state = self.state.lock();
         let is_held = |held: &Held| held.kind == Kind::Exclusive && held.first <= last && first <= held.last;
         while state.held.iter().any(is_held) {
-            self.wait(&mut state);
+            self.wait(&mut state, &mut waiting);
         }
         self.hold(&mut state, first, last, Kind::Watching)
     }
@@ -518,10 +536,11 @@ impl RangeLock {
 
     fn acquire(&self, first: u64, last: u64, kind: Kind) -> Result<RangeGuard<'_>> {
         let mut wanting = None; // dropped after the lock of the state
+        let mut waiting = Waiting::default();
         let mut state = self.state.lock();
         while state.is_busy(first, last, kind) {
             may_wait()?;
-            self.end_or_wait(&mut state, (first, last, kind), &mut wanting)?;
+            self.end_or_wait(&mut state, (first, last, kind), &mut wanting, &mut waiting)?;
         }
         Ok(self.hold(&mut state, first, last, kind))
     }
@@ -552,9 +571,10 @@ impl RangeLock {
         }
     }
 
-    fn wait(&self, state: &mut MutexGuard<'_, State>) {
+    fn wait(&self, state: &mut MutexGuard<'_, State>, waiting: &mut Waiting) {
+        waiting.0.get_or_insert_with(Instant::now);
         state.waiters += 1;
-        LOCK_WAITS.range_lock.timed(|| self.released.wait(state));
+        self.released.wait(state);
         state.waiters -= 1;
     }
 
@@ -608,6 +628,31 @@ mod tests {
         assert!(beside.is_some() && lock.try_exclusive(9, 9).is_none());
         drop((held, beside));
         assert!(lock.try_exclusive(0, u64::MAX).is_some() && lock.is_idle());
+    }
+
+    #[test]
+    fn a_wait_is_one_however_often_the_thread_is_woken() {
+        const LONG_NS: u64 = 1 << 27;
+        let long_waits = || {
+            let counts = LOCK_WAITS.range_lock.counts();
+            counts.samples() - counts.below(LONG_NS)
+        };
+        let lock = RangeLock::default();
+        let before = long_waits();
+        let held = lock.try_exclusive(0, 0).expect("free");
+        std::thread::scope(|scope| {
+            scope.spawn(|| drop(lock.shared(0, 0).expect("had")));
+            while lock.state.lock().waiters == 0 {
+                std::thread::yield_now();
+            }
+            let since = Instant::now();
+            while since.elapsed().as_nanos() < u128::from(2 * LONG_NS) {
+                drop(lock.try_exclusive(5, 5).expect("free")); // wakes it for nothing
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+            drop(held);
+        });
+        assert!(long_waits() > before, "many short ones were counted");
     }
 
     #[test]
