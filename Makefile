@@ -14,7 +14,7 @@ help:
 	@echo 'make kill-loop   200 rounds of a daemon killed amid mount, work and unmount; ROUNDS=200 SEED=1 MODE=relaxed'
 	@echo 'make power-cuts  20 power cuts of a virtual machine, half of them at an exact store, and 10 lost drive caches; CUTS=20 SEED=1'
 	@echo 'make bench    measurements, each beside its limit'
-	@echo 'make deb      Debian packages in target/debian, examined by lintian'
+	@echo 'make deb      Debian packages in target/deb, examined by lintian'
 	@echo 'make test-deb the packages in a new Debian: installed, used, upgraded under a mount, purged; needs root, /dev/fuse and a mirror of Debian'
 	@echo 'make lint     formatting, clippy, and what the compiler does not check: tags of rules, paths in documents, arrows between rooms'
 

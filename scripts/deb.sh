@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # deb.sh [VERSION [DIRECTORY]]: the Debian packages of what `make deb` has built in target/release, examined by lintian. VERSION is that of the
-# packages (that of the workspace, and revision 1), DIRECTORY where they go (target/debian). DEBFULLNAME and DEBEMAIL say who maintains them.
+# packages (that of the workspace, and revision 1), DIRECTORY where they go (target/deb; cargo-deb removes other versions from target/debian).
+# DEBFULLNAME and DEBEMAIL say who maintains them.
 #
 # What is in them stands in the Cargo.toml of the crates cli, bench and c-api, as cargo-deb reads it. Added here is what it does not know: files
 # that the programs write themselves, `${binary:Version}` in relations, `${shlibs:Depends}` of a library, and the control files `shlibs` and
@@ -18,7 +19,7 @@ done
 upstream=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' Cargo.toml)
 version=${1:-$upstream-1}
 upstream=${version%-*}
-directory=${2:-target/debian}
+directory=${2:-target/deb}
 multiarch=$(dpkg-architecture -qDEB_HOST_MULTIARCH)
 maintainer="${DEBFULLNAME:-The TandemFS authors} <${DEBEMAIL:-tandemfs@localhost}>"
 # The same source gives the same packages.
@@ -60,7 +61,7 @@ packages=()
 
 package() { # package NAME OPTION...: made by cargo-deb, then completed
   local name=$1 made tree=$work/$1 library shlibs
-  "$cargo_deb" deb --quiet --locked --no-build --deb-version "$version" --maintainer "$maintainer" --output "$work/" "${@:2}" >/dev/null
+  "$cargo_deb" deb --quiet --fast --locked --no-build --deb-version "$version" --maintainer "$maintainer" --output "$work/" "${@:2}" >/dev/null
   made=$(echo "$work/$name"_*.deb)
   dpkg-deb --raw-extract "$made" "$tree"
   sed -i "s|\${binary:Version}|$version|g" "$tree/DEBIAN/control"

@@ -12,7 +12,7 @@ fail() { echo "test-deb: $*" >&2; exit 1; }
 if [ "${1:-}" != --inside ]; then
   [ "$EUID" = 0 ] || fail 'it makes a root directory with its own users and mounts: run it as root'
   [ -c /dev/fuse ] || fail 'there is no /dev/fuse: load the module (modprobe fuse), or give the container that device'
-  compgen -G 'target/debian/tandemfs_*.deb' >/dev/null || fail 'there are no packages in target/debian: make deb makes them'
+  compgen -G 'target/deb/tandemfs_*.deb' >/dev/null || fail 'there are no packages in target/deb: make deb makes them'
   work=$(mktemp -d "${TMPDIR:-/tmp}/tandemfs-test-deb.XXXXXX")
   trap 'rm -rf --one-file-system "$work"' EXIT
   status=0
@@ -40,7 +40,7 @@ step() { # step TITLE COMMAND...
   current=''
 }
 
-version=$(dpkg-deb -f target/debian/tandemfs_*.deb Version)
+version=$(dpkg-deb -f target/deb/tandemfs_*.deb Version)
 upstream=${version%-*}
 newer=$upstream-${version##*-}+newer
 codename=$(. /etc/os-release && echo "$VERSION_CODENAME")
@@ -48,7 +48,7 @@ codename=$(. /etc/os-release && echo "$VERSION_CODENAME")
 make_root() {
   mmdebstrap --variant=apt --mode=root "$codename" "$root" ${MIRROR:+"$MIRROR"}
   mkdir "$root/packages" "$root/newer"
-  cp target/debian/*.deb "$root/packages/"
+  cp target/deb/*.deb "$root/packages/"
   cp "$work/newer"/*.deb "$root/newer/"
   cp -L /etc/resolv.conf "$root/etc/resolv.conf"
   mount --bind "$root" "$root"
@@ -130,18 +130,22 @@ mount -o remount,ro "$mnt"
 if touch "$mnt/x" 2>/dev/null; then fail "written although read-only"; fi
 id=$(daemon)
 readlink "/proc/$id/exe"
-umount "$mnt"
-# umount(8) has called its helper, which waits.
+umount -c "$mnt"
+# umount(8) has called its helper, as it does for systemd, and that waits.
 if readlink "/proc/$id/exe"; then fail "umount returned before the daemon had ended"; fi
 tandemfs check "$image"
 fsck -t tandemfs "$image" -f -y
 mount -t tandemfs "$image" "$mnt"
 diff -r /usr/include "$mnt/include"
+umount -c "$mnt"
 mkdir /srv/other
-mount --bind "$mnt" /srv/other
-status=0; umount "$mnt" 2>/root/said || status=$?
-grep -q "still used by" /root/said && [ "$status" = 32 ] || fail "umount has not called its helper: status $status, $(cat /root/said)"
-umount /srv/other
+for try in "-c rw" "-v uhelper=tandemfs"; do
+  mount -t tandemfs "$image" "$mnt" -o "${try#* }"
+  mount --bind "$mnt" /srv/other
+  status=0; umount ${try% *} "$mnt" 2>/root/said || status=$?
+  grep -q "still used by" /root/said && [ "$status" = 32 ] || fail "umount $try has not called its helper: status $status, $(cat /root/said)"
+  umount -c /srv/other
+done
 tandemfs check "$image"
 '
 
@@ -158,7 +162,7 @@ ldd /root/notes | grep -F "libtandemfs.so.0 =>"
 /root/notes "$mnt"
 [ -n "$(ls -A "$mnt/notes")" ]
 [ "$(pkg-config --modversion tandemfs)" = "$UPSTREAM" ]
-umount "$mnt"
+umount -c "$mnt"
 tandemfs check "$image"
 '
 
@@ -192,7 +196,7 @@ tandemfs stats "$mnt" >/dev/null
 kill -USR1 "$writer"
 wait "$writer"
 exec 7<&-
-umount "$mnt"
+umount -c "$mnt"
 if readlink "/proc/$id/exe"; then fail "the old daemon goes on after umount"; fi
 tandemfs check "$image"
 mount -t tandemfs "$image" "$mnt"
