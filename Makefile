@@ -1,6 +1,6 @@
 # Everything a contributor runs. `make` alone lists it.
 
-.PHONY: help build run test test-repeat test-vm torture fsx applications fuzz kill-loop power-cuts bench lint
+.PHONY: help build run test test-repeat test-vm torture fsx applications fuzz kill-loop power-cuts bench lint deb test-deb
 
 help:
 	@echo 'make run      build, then real work on an emulated hybrid SSD, verified step by step (under two minutes)'
@@ -14,6 +14,8 @@ help:
 	@echo 'make kill-loop   200 rounds of a daemon killed amid mount, work and unmount; ROUNDS=200 SEED=1 MODE=relaxed'
 	@echo 'make power-cuts  20 power cuts of a virtual machine, half of them at an exact store, and 10 lost drive caches; CUTS=20 SEED=1'
 	@echo 'make bench    measurements, each beside its limit'
+	@echo 'make deb      Debian packages in target/deb, examined by lintian'
+	@echo 'make test-deb the packages in a new Debian: installed, used, upgraded under a mount, purged; needs root, /dev/fuse and a mirror of Debian'
 	@echo 'make lint     formatting, clippy, and what the compiler does not check: tags of rules, paths in documents, arrows between rooms'
 
 build:
@@ -86,3 +88,12 @@ lint:
 	cargo run --quiet --locked -p xtask -- lint
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy --locked -p tandemfs-schedules --features explore --all-targets -- -D warnings
+
+deb:
+	@scripts/setup.sh build deb
+	cargo build --release --locked -p tandemfs -p tandemfs-preload -p tandemfs-c
+	cargo build --release --locked -p tandemfs-bench # by itself: its locks are others
+	@scripts/deb.sh
+
+test-deb: deb
+	@scripts/test-deb.sh

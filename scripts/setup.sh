@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # setup.sh PURPOSE...: what a Debian (or a relative) needs beside Rust. Purposes: build, run, test, compare,
-# applications, redis, lint, fuzz, vm.
+# applications, redis, lint, fuzz, vm, deb.
 # As root it installs what is missing with apt-get; for others it says what root should install.
 set -euo pipefail
 
@@ -31,8 +31,11 @@ for purpose in "$@"; do
     redis) need redis-server redis-server ;;
     lint) ;;
     fuzz) need c++ g++ ;;
+    deb)
+      need lintian lintian; need mmdebstrap mmdebstrap; need dpkg-shlibdeps dpkg-dev; need readelf binutils; need python3 python3; need git git
+      need unshare util-linux ;;
     vm) need qemu-system-x86_64 qemu-system-x86; need python3 python3; need flock util-linux ;;
-    *) echo "setup: '$purpose' is no purpose: build, run, test, compare, applications, redis, lint, fuzz, vm" >&2; exit 2 ;;
+    *) echo "setup: '$purpose' is no purpose: build, run, test, compare, applications, redis, lint, fuzz, vm, deb" >&2; exit 2 ;;
   esac
 done
 # Rust links with cc.
@@ -67,6 +70,17 @@ case " $* " in
     if ! cargo fuzz --version >/dev/null 2>&1; then
       echo "setup: cargo-fuzz is missing: cargo install cargo-fuzz --locked" >&2
       exit 1
+    fi
+    ;;
+esac
+# In target/tools, so that what the user has installed stays as it is.
+CARGO_DEB=3.8.0
+case " $* " in
+  *" deb "*)
+    tools=$(dirname "$0")/../target/tools
+    if [ "$("$tools/bin/cargo-deb" --version 2>/dev/null)" != "$CARGO_DEB" ]; then
+      echo "setup: installing cargo-deb $CARGO_DEB in target/tools"
+      cargo install --quiet cargo-deb --locked --version "$CARGO_DEB" --root "$tools"
     fi
     ;;
 esac

@@ -61,6 +61,12 @@ pub enum Command {
     Age(AgeArguments),
     /// Run a trace of 'tandemfs trace' again, in a directory of any file system
     Replay(ReplayArguments),
+    /// Write the manual pages, one for each command
+    Man {
+        /// The directory that they are written to; made if it is not there
+        #[arg(long, value_name = "DIRECTORY")]
+        output: PathBuf,
+    },
 }
 
 /// `tandemfs-bench replay`.

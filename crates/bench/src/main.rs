@@ -42,9 +42,10 @@ mod table;
 mod workloads;
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use arguments::{Arguments, Command};
 use failure::Failure;
@@ -60,6 +61,12 @@ fn main() -> ExitCode {
     }
 }
 
+/// Writes the manual pages to a directory.
+fn write_manual(directory: &Path) -> failure::Result<()> {
+    let written = std::fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(Arguments::command(), directory));
+    written.map_err(|error| Failure::new(format!("{}: {error}", directory.display())))
+}
+
 /// Runs the measurements selected by the arguments. Closed standard output is not an error.
 fn run(arguments: &Arguments) -> Result<(), Failure> {
     let result = match (&arguments.child, &arguments.command) {
@@ -72,6 +79,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
             Some(Command::Report(asked)) => compare::report::run(asked),
             Some(Command::Age(asked)) => age::run(asked),
             Some(Command::Replay(asked)) => replay::run(asked),
+            Some(Command::Man { output }) => write_manual(output),
             None => cases::run(&arguments.evaluation),
         }),
     };

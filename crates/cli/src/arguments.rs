@@ -296,7 +296,7 @@ pub enum Checksum {
 }
 
 /// `mount`.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(after_help = crate::mount_options::HELP)]
 pub struct MountArguments {
     /// The device to mount.
@@ -353,7 +353,7 @@ pub struct RunArguments {
 }
 
 /// `umount`.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct UmountArguments {
     /// The mount point.
     pub mountpoint: PathBuf,
@@ -367,6 +367,9 @@ pub struct UmountArguments {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+    /// If it is in use, make it read-only instead (`umount -r`).
+    #[arg(skip)]
+    pub or_read_only: bool,
 }
 
 /// `check`.

@@ -41,8 +41,8 @@ pub fn man(directory: Option<&Path>) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// The commands of administrators, as mkfs(8), mount(8) and fsck(8) call them (`helpers.rs`).
-fn helper_pages() -> [Command; 3] {
+/// The commands of administrators, as mkfs(8), mount(8), umount(8) and fsck(8) call them (`helpers.rs`).
+fn helper_pages() -> [Command; 4] {
     let device =
         || Arg::new("DEVICE").required(true).help("The image of an emulated drive, or memory=PATH,block=PATH for a pair of devices");
     let flag = |name: &'static str, help: &'static str| Arg::new(name).short(name.chars().next()).action(ArgAction::SetTrue).help(help);
@@ -62,6 +62,21 @@ fn helper_pages() -> [Command; 3] {
                 flag("v", "Log more"),
             ])
             .after_help(mount_options::HELP),
+        Command::new("umount.tandemfs")
+            .version(env!("CARGO_PKG_VERSION"))
+            .about("Unmount a TandemFS and wait until everything is on the device; called by umount(8) for the types tandemfs and fuse.tandemfs")
+            .arg(Arg::new("DIR").required(true).help("The mount point"))
+            .args([
+                flag("f", "Disconnect the daemon, and unmount even if the mount is in use: calls of its users fail, unsynced data is lost"),
+                flag("l", "Take the mount out of the tree now and return; the daemon ends after the last open file is closed"),
+                flag("r", "If the mount is in use, make it read-only instead"),
+                flag("n", "Accepted"),
+                flag("v", "Accepted"),
+            ])
+            .after_help(
+                "Exit status: 0 the daemon has ended and everything is on the device, 1 usage, 32 the mount is in use, something uses the file system \
+                 after it, or the device failed.\n\n'umount -i DIR' does not call it and returns at once.",
+            ),
         Command::new("fsck.tandemfs")
             .version(env!("CARGO_PKG_VERSION"))
             .about("Check and repair a TandemFS that is not mounted; called by fsck(8)")

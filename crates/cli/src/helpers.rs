@@ -1,11 +1,11 @@
-//! The name by which the program was called, and the arguments that mount(8), mkfs(8) and fsck(8) pass to their helpers.
+//! The name by which the program was called, and the arguments that mount(8), umount(8), mkfs(8) and fsck(8) pass to their helpers.
 
 use std::ffi::OsString;
 use std::path::Path;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser};
 
-use crate::arguments::{Arguments, CheckArguments, Command, MountArguments, RunArguments};
+use crate::arguments::{Arguments, CheckArguments, Command, MountArguments, RunArguments, UmountArguments};
 use crate::failure::Failure;
 
 /// The name that the program was called by.
@@ -15,6 +15,8 @@ pub enum Caller {
     User,
     /// `mount.tandemfs`, by mount(8).
     Mount,
+    /// `umount.tandemfs`, by umount(8).
+    Umount,
     /// `mkfs.tandemfs`, by mkfs(8).
     Mkfs,
     /// `fsck.tandemfs`, by fsck(8).
@@ -27,17 +29,19 @@ impl Caller {
         match name.and_then(|name| Path::new(name).file_name()).and_then(|name| name.to_str()) {
             // mount(8) derives the second name from the type of a mount that exists, so in a remount.
             Some("mount.tandemfs" | "mount.fuse.tandemfs") => Self::Mount,
+            // umount(8) knows the type from the kernel alone, so it calls the second name.
+            Some("umount.tandemfs" | "umount.fuse.tandemfs") => Self::Umount,
             Some("mkfs.tandemfs") => Self::Mkfs,
             Some("fsck.tandemfs") => Self::Fsck,
             _ => Self::User,
         }
     }
 
-    /// Exit status for an invalid command line, as mount(8) and fsck(8) define theirs.
+    /// Exit status for an invalid command line, as mount(8), umount(8) and fsck(8) define theirs.
     pub fn usage_status(self) -> u8 {
         match self {
             Self::User | Self::Mkfs => 2,
-            Self::Mount => 1,
+            Self::Mount | Self::Umount => 1,
             Self::Fsck => 16,
         }
     }
@@ -46,7 +50,7 @@ impl Caller {
     pub fn failed_status(self) -> u8 {
         match self {
             Self::User | Self::Mkfs => 1,
-            Self::Mount => 32,
+            Self::Mount | Self::Umount => 32,
             Self::Fsck => 8,
         }
     }
@@ -63,11 +67,13 @@ impl Caller {
             },
             Self::Mkfs => parse(["tandemfs".into(), "mkfs".into()].into_iter().chain(rest.cloned())),
             Self::Mount if rest.clone().any(asks) => parse(["tandemfs", "mount", "--help"].map(OsString::from)),
+            Self::Umount if rest.clone().any(asks) => parse(["tandemfs", "umount", "--help"].map(OsString::from)),
             Self::Fsck if rest.clone().any(|word| word == "-V" || word == "--version") => {
                 parse(["tandemfs", "--version"].map(OsString::from))
             }
             Self::Fsck if rest.clone().any(|word| word == "--help") => parse(["tandemfs", "check", "--help"].map(OsString::from)),
             Self::Mount => mount(rest.cloned()),
+            Self::Umount => umount(rest.cloned()),
             Self::Fsck => fsck(rest.cloned()),
         }
     }
@@ -140,6 +146,44 @@ fn mount(words: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
     }))
 }
 
+/// `umount.tandemfs DIR [-flnrv] [-t TYPE]`.
+fn umount(words: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
+    const USAGE: &str = "usage: umount.tandemfs DIR [-f] [-l] [-r]";
+    let (mut places, mut arguments) = (Vec::new(), UmountArguments::default());
+    let mut words = words;
+    while let Some(word) = words.next() {
+        // A mount point may have any name, an option not.
+        let Some(letters) = word.to_str().and_then(|word| word.strip_prefix('-')).filter(|letters| !letters.is_empty()) else {
+            places.push(word);
+            continue;
+        };
+        for (position, letter) in letters.char_indices() {
+            match letter {
+                'f' => arguments.force = true,
+                'l' => arguments.lazy = true,
+                'r' => arguments.or_read_only = true,
+                'n' | 'v' => {}
+                't' => {
+                    if position + 1 == letters.len() {
+                        words.next();
+                    }
+                    break;
+                }
+                'N' => {
+                    let advice = "'umount -i -N NAMESPACE DIR' unmounts there without it, or nsenter(1) runs it there";
+                    return Err(Failure::Usage(format!("umount.tandemfs unmounts in its own mount namespace; {advice}")));
+                }
+                other => return Err(Failure::Usage(format!("unknown option '-{other}'; {USAGE}"))),
+            }
+        }
+    }
+    let [mountpoint] = <[OsString; 1]>::try_from(places)
+        .map_err(|places| Failure::Usage(format!("one directory is needed, {} given; {USAGE}", places.len())))?;
+    // Both together are what --force does: it takes also a mount in use out of the tree.
+    arguments.lazy &= !arguments.force;
+    Ok(Command::Umount(UmountArguments { mountpoint: mountpoint.into(), ..arguments }))
+}
+
 /// `fsck.tandemfs [-a|-p|-y|-n] [-f] [-v] [-C FD] DEVICE`, as fsck(8) and administrators call e2fsck(8).
 fn fsck(words: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
     let mut words = words.map(text);
@@ -192,6 +236,8 @@ fn text(word: OsString) -> Result<String, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
     use super::*;
 
     fn command(line: &str) -> Result<Command, Failure> {
@@ -245,6 +291,28 @@ mod tests {
     }
 
     #[test]
+    fn umount_calls_its_helper() {
+        for (line, force, lazy, or_read_only) in [
+            ("umount.fuse.tandemfs /mnt", false, false, false),
+            ("umount.tandemfs /mnt -l", false, true, false),
+            ("/sbin/umount.fuse.tandemfs /mnt -f -n -v -t fuse.tandemfs", true, false, false),
+            ("umount.tandemfs -lf /mnt", true, false, false),
+            ("umount.tandemfs -nrt tandemfs /mnt", false, false, true),
+            ("umount.tandemfs -tfuse.tandemfs /mnt", false, false, false),
+        ] {
+            let Ok(Command::Umount(found)) = command(line) else { panic!("{line}") };
+            assert_eq!(found.mountpoint.to_str(), Some("/mnt"), "{line}");
+            assert_eq!((found.force, found.lazy, found.or_read_only), (force, lazy, or_read_only), "{line}");
+        }
+        let words = [OsString::from("umount.tandemfs"), OsString::from_vec(vec![b'/', 0xff])];
+        let Ok(Command::Umount(found)) = Caller::of(words.first()).command(words.to_vec()) else { panic!("a name that is no text") };
+        assert_eq!(found.mountpoint.as_os_str().as_bytes(), [b'/', 0xff]);
+        for line in ["umount.tandemfs", "umount.tandemfs /a /b", "umount.tandemfs -x /a", "umount.tandemfs /a -N /proc/1/fd/3"] {
+            assert!(matches!(command(line), Err(Failure::Usage(_))), "{line}");
+        }
+    }
+
+    #[test]
     fn fsck_calls_its_helper() {
         for (line, repair, preen, dry_run, metadata_only) in [
             ("fsck.tandemfs -a /dev/x", false, true, false, true),
@@ -271,9 +339,13 @@ mod tests {
 
     #[test]
     fn each_name_has_the_statuses_of_its_caller() {
-        for (line, usage, failed) in
-            [("tandemfs mount", 2, 1), ("mount.tandemfs a", 1, 32), ("fsck.tandemfs a b", 16, 8), ("mkfs.tandemfs", 2, 1)]
-        {
+        for (line, usage, failed) in [
+            ("tandemfs mount", 2, 1),
+            ("mount.tandemfs a", 1, 32),
+            ("umount.tandemfs", 1, 32),
+            ("fsck.tandemfs a b", 16, 8),
+            ("mkfs.tandemfs", 2, 1),
+        ] {
             let caller = Caller::of(line.split(' ').next().map(OsString::from).as_ref());
             assert!(matches!(command(line), Err(Failure::Usage(_) | Failure::Arguments(_))), "{line}");
             assert_eq!((caller.usage_status(), caller.failed_status()), (usage, failed), "{line}");

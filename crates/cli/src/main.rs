@@ -1,4 +1,5 @@
-//! The `tandemfs` program, also called by mount(8), mkfs(8) and fsck(8) as `mount.tandemfs`, `mkfs.tandemfs` and `fsck.tandemfs`.
+//! The `tandemfs` program, also called by mount(8), umount(8), mkfs(8) and fsck(8) as `mount.tandemfs`, `umount.tandemfs`, `mkfs.tandemfs`
+//! and `fsck.tandemfs`.
 //!
 //! `arguments.rs` defines the command line for clap, `helpers.rs` the arguments of the helper names. Each command has one file. `daemon.rs`
 //! is the process behind a mount, `opener.rs` one that it starts.

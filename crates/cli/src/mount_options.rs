@@ -300,8 +300,8 @@ impl Options {
                 let clients = value.parse().ok().filter(|clients| (1..=4096).contains(clients));
                 self.direct.clients = clients.ok_or_else(|| format!("direct_clients={value}: a number from 1 to 4096 is needed"))?;
             }
-            // For other programs: fstab comments, systemd, and what FUSE mounts are given out of habit.
-            Some(("comment" | "fsname" | "subtype", _)) => {}
+            // For other programs: fstab comments, the helper of umount(8), systemd, and what FUSE mounts are given out of habit.
+            Some(("comment" | "uhelper" | "fsname" | "subtype", _)) => {}
             Some((name, _)) if name.starts_with("x-") || name.starts_with("X-") => {}
             Some(_) => return Err(unknown(word)),
             None => self.apply_flag(word)?,
@@ -531,7 +531,8 @@ mod tests {
     #[test]
     fn later_words_win_and_words_of_fstab_are_let_through() {
         let options =
-            parse("defaults,ro,rw,strict,relaxed,noauto,nofail,x-systemd.automount,x-a=b,_netdev,comment=c,noatime").expect("reads");
+            parse("defaults,ro,rw,strict,relaxed,noauto,nofail,x-systemd.automount,x-a=b,_netdev,comment=c,uhelper=tandemfs,noatime")
+                .expect("reads");
         assert!(!options.settings.read_only && !options.file_system.read_only);
         assert_eq!(options.settings.mode, Mode::Relaxed);
         assert!(!parse("users").expect("reads").settings.exec);

@@ -12,10 +12,11 @@ use tandemfs_fuse::holders::{holders, in_words};
 use tandemfs_fuse::mounts::{self, Mounted};
 use tandemfs_fuse::{MountError, Unmount, unmount};
 
-use crate::arguments::UmountArguments;
+use crate::arguments::{MountArguments, UmountArguments};
 use crate::device::{self, Opening};
 use crate::failure::{self, Failure};
 use crate::output;
+use crate::remount;
 
 /// How long a daemon may take to write what it holds.
 const GONE_WITHIN: Duration = Duration::from_secs(120);
@@ -43,7 +44,9 @@ pub fn run(arguments: &UmountArguments) -> Result<u8, Failure> {
     }
     // Asked before: afterwards the daemon may be gone any moment. One that hangs or died does not answer.
     let daemon = (how == Unmount::Normal).then(|| daemon(&mount)).flatten();
-    patiently(&mount, || unmount(&mount.mountpoint, how))?;
+    if let Err(failure) = patiently(&mount, || unmount(&mount.mountpoint, how)) {
+        return if arguments.or_read_only { make_read_only(&mount, failure) } else { Err(failure) };
+    }
     if let Some(daemon) = &daemon {
         wait(&mount, daemon)?;
         left_clean(&mount, daemon)?;
@@ -91,6 +94,19 @@ fn patiently(mount: &Mounted, unmount: impl Fn() -> Result<(), MountError>) -> R
             Err(error @ MountError::InUse { .. }) => return Err(in_use(mount, error)),
             other => return other.map_err(Failure::because),
         }
+    }
+}
+
+/// What `umount -r` asks for where the mount cannot be taken away, for the reason of the failure.
+fn make_read_only(mount: &Mounted, failure: Failure) -> Result<u8, Failure> {
+    let arguments = MountArguments { mountpoint: mount.mountpoint.clone(), options: vec!["ro".into()], ..MountArguments::default() };
+    match remount::run(&arguments) {
+        Ok(status) => {
+            failure::warn(&format!("{}: in use, so it is read-only now and stays mounted", mount.mountpoint.display()));
+            Ok(status)
+        }
+        // What keeps it mounted is what there is to end, also if it is a file that is written.
+        Err(_also_in_use) => Err(failure),
     }
 }
 

@@ -138,6 +138,7 @@ fn manual_pages_and_completions_are_written() {
     for (page, words) in [
         ("mkfs.tandemfs.8", ["block\\-size", "label"]),
         ("mount.tandemfs.8", ["threshold=SIZE", "remount"]),
+        ("umount.tandemfs.8", ["daemon has ended", "\\-l"]),
         ("fsck.tandemfs.8", ["what cannot be read is given up", "\\-n"]),
     ] {
         let text = fs::read_to_string(format!("{directory}/{page}")).expect(page);

@@ -1,5 +1,5 @@
-//! mount(8) itself: mounts by type, and remounts without a line in fstab. Alone in its file, since its mount namespace keeps every mount
-//! that there is when it is made.
+//! mount(8) and umount(8) themselves: mounts by type, remounts without a line in fstab, unmounts that wait for the daemon. Alone in its file,
+//! since its mount namespace keeps every mount that there is when it is made.
 
 mod support;
 
@@ -32,18 +32,46 @@ try() {
 try
 ln -s "$PLACE/tandemfs" /usr/sbin/mount.fuse.tandemfs
 try
-tandemfs umount "$DIR"
+# Without its helper umount(8) returns although something else uses the file system.
+mount --bind "$DIR" "$PLACE/other"
+umount -c "$DIR"
+umount "$PLACE/other"
+ln -s "$PLACE/tandemfs" /usr/sbin/umount.fuse.tandemfs
+ln -s "$PLACE/tandemfs" /usr/sbin/umount.tandemfs
+mount -t tandemfs "$IMAGE" "$DIR" -o "relaxed,log=$PLACE/log"
+exec 9<"$DIR/x"
+if umount -c "$DIR" 2>"$PLACE/said"; then echo "unmounted in use"; exit 1; else [ $? = 32 ]; fi
+grep -q "in use by" "$PLACE/said"
+umount -c -r "$DIR" 2>"$PLACE/said"
+grep -q "read-only now" "$PLACE/said"
+if touch "$DIR/x" 2>/dev/null; then echo "written although read-only"; exit 1; fi
+umount -l "$DIR"
+exec 9<&-
+# As systemd calls it, and by the path of a mount that names the helper.
+for try in "-c ro,relaxed" "-v rw,uhelper=tandemfs"; do
+  mount -t tandemfs "$IMAGE" "$DIR" -o "${try#* },log=$PLACE/log"
+  mount --bind "$DIR" "$PLACE/other"
+  if umount ${try% *} "$DIR" 2>"$PLACE/said"; then echo "not by the helper: $try"; exit 1; else [ $? = 32 ]; fi
+  grep -q "still used by" "$PLACE/said"
+  umount -c "$PLACE/other"
+done
+mount -t tandemfs "$IMAGE" "$DIR" -o "relaxed,log=$PLACE/log"
+head -c 50000000 /dev/zero >"$DIR/large"
+id=$(tandemfs info "$DIR" --json | sed -n 's/.*"process_id": *\([0-9]*\).*/\1/p')
+readlink "/proc/$id/exe" >/dev/null
+umount -c "$DIR"
+if readlink "/proc/$id/exe" >/dev/null; then echo "umount has not waited for the daemon"; exit 1; fi
 "#;
 
 #[test]
-fn mount_remounts_without_a_line_in_fstab() {
+fn mount_and_umount_call_their_helpers() {
     if !rustix::process::geteuid().is_root() {
         return println!("not tried: only root mounts by mount(8) without a line in fstab");
     }
     support::require_fuse();
     let place = Place::formatted();
     program_named(&place, "tandemfs");
-    for name in ["upper", "work"] {
+    for name in ["upper", "work", "other"] {
         std::fs::create_dir(place.path(name)).expect("made");
     }
     let output = run(Command::new("unshare")
