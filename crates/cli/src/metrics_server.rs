@@ -2,8 +2,9 @@
 //!
 //! [MTS1] Who reads never delays who serves the mount: a thread of its own asks the daemon's control socket, as `tandemfs stats` does, and has the
 //!        whole text before it sends any of it.
-//! [MTS2] At most [`CONNECTIONS_MAX`] connections are answered at once, each ends after [`CONNECTION_MAX`] whatever its other side or the daemon does,
-//!        and a request has at most [`REQUEST_BYTES_MAX`]. Further connections get status 503, and so does who asks while the daemon is busy.
+//! [MTS2] At most [`CONNECTIONS_MAX`] connections are answered at once, each ends after [`CONNECTION_MAX`] whatever its other side or the
+//!        daemon does, and a request has at most [`REQUEST_BYTES_MAX`]. Further connections get status 503, and so does who asks while the
+//!        daemon is busy.
 //! [MTS3] The place is taken before the file system is mounted, so that one that is in use is an error of the mount command.
 
 use std::fmt;
@@ -294,7 +295,8 @@ fn converse(stream: &mut dyn Stream, end: Instant, source: &Source) -> io::Resul
     Ok(())
 }
 
-/// Ends the answer and takes what is still sent: a socket that is closed with something unread takes the answer from who has not read it yet.
+/// Ends the answer and takes what is still sent: a socket that is closed with something unread takes the answer from who has not read it
+/// yet.
 fn leave(stream: &mut dyn Stream, end: Instant) {
     let mut piece = [0; 4096];
     let mut is_there = stream.end().is_ok();

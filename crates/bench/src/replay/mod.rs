@@ -1,7 +1,7 @@
 //! `tandemfs-bench replay`: runs a trace of `tandemfs trace` again in a directory of any file system. First it makes the names that the trace needs,
 //! then it repeats the operations: those of one thread in their order, those of several beside each other as far as they did not wait for each
-//! other (`order.rs`). `places.rs` knows where the trace's files are (`names.rs`: by which names), `act.rs` makes an operation system calls. A trace
-//! has no bytes of files: what is written is made up. It may be anybody's, and is not trusted ([RPP1]).
+//! other (`order.rs`). `places.rs` knows where the trace's files are (`names.rs`: by which names), `act.rs` makes an operation system
+//! calls. A trace has no bytes of files: what is written is made up. It may be anybody's, and is not trusted ([RPP1]).
 
 mod act;
 mod names;

@@ -4,8 +4,8 @@
 //! [RPO2] An operation begins when all have ended that had ended before it began in the trace and are about one of its files. So what one thread
 //!       made is there when another one uses it, whatever the speed.
 //! [RPO3] Threads that did not live at the same time share a lane. Operations wait for earlier ones alone, so no lane waits for itself.
-//! [RPO4] A file that loses its name is kept open if operations of its life are still to come, until the last of them. The same number in a later
-//!       life is another file.
+//! [RPO4] A file that loses its name is kept open if operations of its life are still to come, until the last of them. The same number in a
+//!        later life is another file.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -104,7 +104,8 @@ fn needed_later(records: &[Record<'_>], touched: &[Touched]) -> Vec<bool> {
 struct Used {
     /// The last one that has ended.
     ended: Option<Position>,
-    /// Those that may not have, and when they do. Several of one thread run at once where it is none: the kernel, a process by the direct door.
+    /// Those that may not have, and when they do. Several of one thread run at once where it is none: the kernel, a process by the direct
+    /// door.
     running: Vec<(Position, u64)>,
 }
 

@@ -1,8 +1,10 @@
 //! Where the files of a trace are in the directory that it runs again in: inodes of the trace, names and open files there.
 //!
-//! [RPP1] A trace is what somebody sent: nothing outside of the directory is read or changed, whatever its names, paths and symbolic links say. The
-//!       kernel resolves each path with the directory as its root; what takes a name then gets the directory that it is in, and its last part alone.
-//! [RPP2] Not more than [`OPEN_MAX`] files with names are kept open, and of those without a name only the ones that are used later ([RPO4]).
+//! [RPP1] A trace is what somebody sent: nothing outside of the directory is read or changed, whatever its names, paths and symbolic links
+//!        say. The kernel resolves each path with the directory as its root; what takes a name then gets the directory that it is in, and
+//!        its last part alone.
+//! [RPP2] Not more than [`OPEN_MAX`] files with names are kept open, and of those without a name only the ones that are used later
+//!        ([RPO4]).
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -225,8 +227,8 @@ impl Places {
         Ok(file)
     }
 
-    /// Makes the names that were there when the trace began; `known` has directories before what is in them. Returns how many could not be made: the
-    /// walk that found them ran while operations did, and saw some of them twice, or without what they were in.
+    /// Makes the names that were there when the trace began; `known` has directories before what is in them. Returns how many could not be
+    /// made: the walk that found them ran while operations did, and saw some of them twice, or without what they were in.
     pub fn create(&self, known: &[&Known]) -> io::Result<usize> {
         let mut left_out = 0;
         for known in known.iter().filter(|known| known.inode != self.root) {

@@ -105,8 +105,8 @@ impl Machine {
             found.push(Finding::unusual(
                 "io_uring_off",
                 format!(
-                    "kernel.io_uring_disabled is {value}: block requests of a pair are done one after another{of_whom}, and FUSE requests go by \
-                     /dev/fuse"
+                    "kernel.io_uring_disabled is {value}: block requests of a pair are done one after another{of_whom}, and FUSE requests go \
+                     by /dev/fuse"
                 ),
                 "sysctl kernel.io_uring_disabled=0",
             ));
