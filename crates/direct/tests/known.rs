@@ -667,7 +667,7 @@ fn files_that_nobody_reads_do_not_come_with_their_opens() {
     file.write_all_at(&[1; 20_000], 0).expect("written");
     let open_and_look = || {
         let file = scene.mount.open("f").expect("opened");
-        let came = scene.requests_of(|| assert_eq!(file.read_at(&mut [0; 10_000], 0), Ok(10_000))) == 0;
+        let came = scene.requests_of(|| assert_eq!(file.read_at(&mut [0; 20_000], 0), Ok(20_000))) == 0;
         (file, came)
     };
     let comes = || open_and_look().1;
