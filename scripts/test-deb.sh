@@ -177,12 +177,12 @@ id=$(daemon)
 writer=$!
 exec 7<"$mnt/include/stdio.h"
 until [ -s /root/count ]; do sleep 0.1; done
-before=$(cat /root/count)
+before=$(wc -l <"$mnt/lines")
 apt install /newer/*.deb
 [ "$(dpkg-query -W -f "\${Version}" tandemfs)" = "$NEWER" ]
 kill -0 "$writer" || fail "the writer has ended"
 sleep 1
-after=$(cat /root/count)
+after=$(wc -l <"$mnt/lines")
 echo "lines: $before before the upgrade, $after after it"
 [ "$after" -gt "$((before + 10))" ]
 # The same daemon, of the program that is no longer there; the new one talks to it.
