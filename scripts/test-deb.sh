@@ -81,7 +81,8 @@ names() {
 
 prepare='
 apt update
-apt install man-db gcc libc6-dev pkg-config
+# mount is of a priority that autoremove keeps.
+apt install man-db gcc libc6-dev pkg-config mount
 mkdir -p "$mnt"
 names >/root/before
 if command -v fusermount3; then fail "fuse3 is there before it is asked for"; fi
