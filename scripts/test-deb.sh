@@ -70,9 +70,9 @@ image=/srv/drive.image mnt=/srv/mnt
 fail() { echo "$*" >&2; exit 1; }
 apt() { apt-get -q -y --no-install-recommends -o Dpkg::Use-Pty=0 "$@"; }
 daemon() { tandemfs info "$mnt" --json | sed -n "s/.*\"process_id\": *\([0-9]*\).*/\1/p"; }
-# All names, but for what apt and dpkg keep and what the test has put there.
+# All names, but for what apt, dpkg and mount(8) keep and what the test has put there.
 names() {
-  find / \( -path /proc -o -path /sys -o -path /dev -o -path /packages -o -path /newer -o -path /srv -o -path /tmp -o -path /root \
+  find / \( -path /proc -o -path /sys -o -path /dev -o -path /run/mount -o -path /packages -o -path /newer -o -path /srv -o -path /tmp -o -path /root \
     -o -path /var/cache -o -path /var/lib/dpkg -o -path /var/lib/apt -o -path /var/log/apt -o -path /var/log/dpkg.log \) -prune -o -print | sort
 }
 '
