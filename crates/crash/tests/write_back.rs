@@ -204,9 +204,10 @@ fn the_block_that_nobody_used_for_longest_goes_first() {
         files.iter().take_while(|_| !is_low(&fs)).for_each(|file| add_logs(&fs, *file, round..round + 1));
     }
     assert!(is_low(&fs));
-    // Reads count as use, like writes. The cold rest is enough for writeback.
+    // Reads of the drive count as use, like writes. The cold rest is enough for writeback.
     let (warm, cold) = files.split_at(files.len() / 2);
     for file in warm {
+        fs.drop_file_pages(*file).expect("dropped");
         fs.read(*file, 100, &mut [0; 50]).expect("read");
     }
     let written = fs.write_back().expect("works");

@@ -175,7 +175,7 @@ pub enum WriteBackPolicy {
     MostSpace,
     /// Blocks whose oldest log was written first.
     Oldest,
-    /// Blocks that were not read or written for longest.
+    /// Blocks that were not read from the drive or written for longest. A read that host memory answers is no use of them.
     Coldest,
 }
 
