@@ -276,7 +276,7 @@ fn what_clients_append_is_what_the_mount_reads() {
     fs::File::create(&memory).and_then(|file| file.set_len(96 << 20)).expect("a file");
     let device = format!("memory={memory}");
     succeeds(&["mkfs", &device]);
-    let mount = place.mount_device(&device, "direct,direct_stores=54321");
+    let mount = place.mount_device(&device, "direct=54321,direct_stores=54321");
     let path = mount.path("log");
     let client = Mount::connect_with(mount.root(), &Options { stores: true, ..Options::default() }).expect("let in");
     let file = OpenOptions::new().read(true).append(true).create(true).open(&client, "log").expect("opened");
@@ -345,7 +345,7 @@ fn what_clients_append_is_what_the_mount_reads() {
     drop((client, file));
     mount.unmount();
     succeeds(&["check", &device]);
-    let mount = place.mount_device(&device, "direct,direct_stores=54321");
+    let mount = place.mount_device(&device, "direct=54321,direct_stores=54321");
     assert!(fs::read(mount.path("log")).expect("read") == model);
     // A copy of what was appended, and a daemon that is killed.
     let client = Mount::connect_with(mount.root(), &Options { stores: true, ..Options::default() }).expect("let in");

@@ -1,6 +1,6 @@
 //! Small files come whole when they are opened, so that who opens, reads and closes one asks twice, not four times.
 //!
-//! [WHO1] A file of less than [`WHOLE_BYTES`] comes with its open if it may be read and the daemon has it at once ([AHD5] of `crates/direct`). Reads of it,
+//! [WHO1] A file of up to 16 KiB comes with its open if it may be read and the daemon has it at once ([AHD5] of `crates/direct`). Reads of it,
 //!        also behind its end, are answered while nothing that they depend on has changed ([KN2] of `known.rs`); otherwise the daemon is asked.
 //! [WHO2] It is asked for while programs read what came: after [`UNREAD`] opens in a row that brought nothing which was read, one open of [`RARELY`] asks.
 //! [WHO3] Bounded: a connection keeps at most [`KEPT_BYTES`] of them, each as long as its file is open.
@@ -16,8 +16,8 @@ use crate::area::Piece;
 use crate::connection::Call;
 use crate::mutant::{self, Mutant};
 
-/// A longer file does not come with its open; one of this length neither, since its end would not be known.
-pub(crate) const WHOLE_BYTES: usize = 32 << 10;
+/// Room for a file that comes with its open: 16 KiB, as much as the daemon reads without handing the request on, and a byte more, so that the end is known.
+pub(crate) const WHOLE_BYTES: usize = (16 << 10) + 1;
 const KEPT_BYTES: u64 = 8 << 20;
 const UNREAD: u32 = 8;
 const RARELY: u32 = 32;

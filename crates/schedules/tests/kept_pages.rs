@@ -70,6 +70,45 @@ fn refused_writes(random: &mut Random) -> Result<(), String> {
     fs.unmount().map_err(text)
 }
 
+/// A write over the end of the file, and readers: each has all of it or nothing.
+fn ends_that_move(_: &mut Random) -> Result<(), String> {
+    let setting = Setting::small(PersistenceDomain::Gpf, 4096).with_memory_homes();
+    let pausing = PausingDevice::new(setting.format(), shuttle::thread::yield_now);
+    let fs = Arc::new(mount_device(Arc::new(pausing), &setting.mount).map_err(text)?);
+    let new = NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" };
+    let file = fs.create(InodeNumber::ROOT, b"file", &new).map_err(text)?.inode;
+    let before = vec![7; 1000];
+    fs.write(file, 0, &before, WriteOptions::default()).map_err(text)?;
+    read(&fs, file)?;
+    let after = [vec![7; 900], vec![8; 200]].concat();
+    let own = fs.clone();
+    let writer = shuttle::thread::spawn(move || own.write(file, 900, &[8; 200], WriteOptions::default()).map(drop).map_err(text));
+    let own = fs.clone();
+    let reader = shuttle::thread::spawn(move || {
+        for _ in 0..3 {
+            let found = read(&own, file)?;
+            if found != before && found != after {
+                return Err(format!("{} B, of which {} are new", found.len(), found.iter().filter(|byte| **byte == 8).count()));
+            }
+        }
+        Ok(())
+    });
+    for thread in [writer, reader] {
+        thread.join().map_err(|_| "a thread panicked".to_owned())??;
+    }
+    fs.unmount().map_err(text)
+}
+
+#[test]
+fn a_read_has_all_of_a_write_or_nothing() {
+    is_sound(400, "ends that move", ends_that_move);
+}
+
+#[test]
+fn page_end_apart() {
+    is_caught(Mutant::PageEndApart, "ends that move", ends_that_move);
+}
+
 #[test]
 fn pages_are_what_the_drive_has() {
     is_sound(400, "refused writes", refused_writes);

@@ -44,7 +44,6 @@ mutants! {
     r5_evicted_in_use: EvictedInUse by caches_that_evict;
     r9_write_range_released_early: WriteRangeReleasedEarly by one_block;
     r9_read_range_released_early: ReadRangeReleasedEarly by one_block;
-    fp4_page_end_apart: PageEndApart by one_block;
     r9_batch_range_not_locked: BatchRangeNotLocked by batches;
     r12_late_orphan_forgotten: LateOrphanForgotten by last_holder;
     nw3_inode_before_refusal: InodeBeforeRefusal by commits_tried;
