@@ -185,10 +185,8 @@ impl FileSystem {
             files.put_back(&file.pages, file_end, (offset, data), std::mem::take(&mut old), keeps_pages, work);
         }
         let durable = self.transfer(file, &mut tx, &mut targets)?;
-        let mut range = range.unless(Mutant::WriteRangeReleasedEarly);
-        if on(Mutant::PagesBackBehindRange) {
-            range = None;
-        }
+        let _behind_range = on(Mutant::PagesBackBehindRange).then(|| std::mem::take(&mut old));
+        let range = range.unless(Mutant::WriteRangeReleasedEarly);
         let old = old; // dropped before the range: a commit that is refused puts the pages back while it is held ([FP2])
         let in_room: SmallVec<[u64; 2]> = targets.iter().filter(|target| target.is_in_room(volume)).map(|target| target.block).collect();
         let apart = self.taken_apart(&view, &targets);
