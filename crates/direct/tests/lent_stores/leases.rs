@@ -359,11 +359,13 @@ fn nothing_is_stored_behind_the_end_of_the_server() {
     assert!(found, "ZoneKept escaped");
 }
 
-/// Records of several threads under leases, beside somebody who reads and writes.
+/// Records of several threads under leases, beside somebody who reads whenever some more were stored, so that leases are of use and end at any load of the
+/// machine.
 #[test]
 fn records_are_whole_and_none_is_lost() {
     const THREADS: usize = 2;
     const ROUNDS: u64 = 20_000;
+    const STORED_BETWEEN: u64 = 64;
     let _alone = alone();
     let scene = scene();
     let other = scene.made("f", 64 * PAGE);
@@ -373,7 +375,8 @@ fn records_are_whole_and_none_is_lost() {
     let place = |thread: usize| (thread * 5 * PAGE + 77) as u64;
     let done: [AtomicU64; THREADS] = Default::default();
     let before = scene.count(|number| number == Number::Write);
-    std::thread::scope(|scope| {
+    let asked = || scene.count(|number| number == Number::Write) - before;
+    let looks = std::thread::scope(|scope| {
         let writers: Vec<_> = (0..THREADS)
             .map(|thread| {
                 let (file, done) = (&file, &done);
@@ -390,23 +393,26 @@ fn records_are_whole_and_none_is_lost() {
                 })
             })
             .collect();
-        for look in 0.. {
-            if writers.iter().all(|writer| writer.is_finished()) {
-                break;
+        let mut looks = 0;
+        while writers.iter().any(|writer| !writer.is_finished()) {
+            std::thread::sleep(Duration::from_micros(100));
+            let written: u64 = done.iter().map(|done| done.load(SeqCst)).sum();
+            if written.saturating_sub(asked()) < STORED_BETWEEN * (looks + 1) {
+                continue;
             }
-            let thread = look % THREADS;
+            let thread = looks as usize % THREADS;
             let least = done[thread].load(SeqCst);
             let found = scene.read(&other, place(thread), PAGE);
             let rounds: Vec<u64> = found.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
             let first = if least == 0 { rounds[0] } else { least };
             assert!(rounds.iter().all(|round| *round == rounds[0] && *round >= first), "{:?} behind {least}", &rounds[..4]);
-            std::thread::sleep(Duration::from_millis(1));
+            looks += 1;
         }
         writers.into_iter().for_each(|writer| writer.join().expect("it ends"));
+        looks
     });
-    let asked = scene.count(|number| number == Number::Write) - before;
-    println!("{asked} of {} writes were requests", ROUNDS * THREADS as u64);
-    assert!(asked < ROUNDS, "no lease was used");
+    println!("{} of {} writes were requests, {looks} looks", asked(), ROUNDS * THREADS as u64);
+    assert!(looks > 8, "no lease was used");
     for thread in 0..THREADS {
         assert!(scene.read(&other, place(thread), PAGE) == record(ROUNDS), "the last record of thread {thread}");
     }
