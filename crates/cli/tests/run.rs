@@ -418,6 +418,14 @@ fn placeholders_change_nothing_else() {
     scene.end();
 }
 
+/// [PRL22]
+#[test]
+fn regression_long_appends_of_several_threads_were_torn() {
+    let scene = Scene::new();
+    same_with_placeholders(&scene, "appended", 0);
+    scene.end();
+}
+
 #[test]
 fn unchanged_programs_do_the_same_with_placeholders() {
     let scene = Scene::new();

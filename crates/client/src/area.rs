@@ -9,7 +9,7 @@ use tandemfs_ring::{Buffer, Client, Range};
 
 use crate::{Error, Result};
 
-/// The least that a transfer is content with while memory is scarce.
+/// The least that a read is content with while memory is scarce.
 const SCARCE_BYTES: u32 = 4096;
 
 /// Waits for memory that other calls give back ([CN2] of `lib.rs`).
@@ -22,7 +22,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// A buffer of so many bytes, or, if a transfer may be split, of at least a page.
+    /// A buffer of so many bytes, or, if a transfer may be split, of at least a page. There is no wait for more than there ever is.
     pub(crate) fn take(&self, ring: &Client, bytes: u32, may_split: bool, wait: Duration) -> Result<Buffer> {
         let look = || {
             let mut bytes = bytes;
@@ -35,6 +35,9 @@ impl Waiting {
         };
         if let Some(buffer) = look() {
             return Ok(buffer);
+        }
+        if !may_split && u64::from(bytes) > ring.data_bytes() {
+            return Err(Errno::NOMEM.into());
         }
         let until = Instant::now() + wait;
         let mut looking = self.looking.lock();

@@ -26,8 +26,8 @@ use crate::tail::{Stored, Tail, Where};
 use crate::whole::WholeFiles;
 use crate::{Error, Options, Result};
 
-/// Most shared memory that a slot keeps between calls, for texts and small data.
-const KEPT_BYTES_MAX: u64 = 16 << 10;
+/// Most shared memory that a slot keeps between calls, for texts and small data, among it a file that comes with its open.
+const KEPT_BYTES_MAX: u64 = 20 << 10;
 /// Bytes of a look-up's answer.
 const LOOKED_UP_BYTES: u32 = (LENT_RANGES_MAX * LENT_RANGE_BYTES) as u32;
 /// Parts of a buffer begin at its multiples.
@@ -56,6 +56,8 @@ pub struct Connection {
     operations: u64,
     /// Most bytes of a request that reads or writes.
     pub(crate) transfer_bytes: u32,
+    /// Most bytes of a write from memory of the caller ([CN3] of `lib.rs`).
+    pub(crate) write_bytes: u32,
     kept_bytes: u32,
     lockers: Box<[Mutex<Locker>]>,
     waiting: Waiting,
@@ -78,6 +80,7 @@ impl Connection {
     pub(crate) fn new(greeted: Greeted, options: &Options, umask: u16) -> Self {
         let Greeted { client: ring, welcome, zone, stores } = greeted;
         let slots = welcome.slots.clamp(1, SLOTS_MAX);
+        let transfer_bytes = welcome.transfer_bytes_max.clamp(1, TRANSFER_BYTES_MAX);
         let kept = (welcome.data_bytes / (2 * u64::from(slots))).min(KEPT_BYTES_MAX) as u32;
         let can_look_up = welcome.operations & Number::Lend.bit() != 0 && kept >= LOOKED_UP_BYTES;
         let can_be_lent = welcome.operations & Number::LendStores.bit() != 0 && kept >= LOOKED_UP_BYTES;
@@ -87,7 +90,8 @@ impl Connection {
             // Otherwise its descriptor is closed here: a map is all that is kept of the drive.
             zone: zone.filter(|_| options.maps && welcome.operations & Number::Map.bit() != 0),
             operations: welcome.operations,
-            transfer_bytes: welcome.transfer_bytes_max.clamp(1, TRANSFER_BYTES_MAX),
+            transfer_bytes,
+            write_bytes: u64::from(transfer_bytes).min((welcome.data_bytes / 2).max(1)) as u32,
             kept_bytes: kept / ALIGNMENT * ALIGNMENT,
             lockers: (0..slots).map(|_| Mutex::default()).collect(),
             waiting: Waiting::default(),
@@ -381,31 +385,49 @@ impl Call<'_> {
         self.take(u32::try_from(bytes).map_err(|_| Errno::NOMEM)?, false)
     }
 
-    /// Memory for as many bytes of a transfer as one request may have and as there is memory for.
+    /// Memory for as many bytes of a read as one request may have and as there is memory for.
     pub(crate) fn part_of(&mut self, bytes: usize) -> Result<Piece> {
         let most = self.connection.transfer_bytes;
         self.take(u32::try_from(bytes).map_or(most, |bytes| bytes.min(most)), true)
+    }
+
+    /// Memory for an answer that is of use and not needed: an empty piece where a request could not have so many bytes, or would wait for them.
+    pub(crate) fn room_at_once(&mut self, bytes: usize) -> Piece {
+        let bytes = u32::try_from(bytes).ok().filter(|bytes| *bytes <= self.connection.transfer_bytes);
+        bytes.and_then(|bytes| self.kept(bytes).or_else(|| Some(self.added(self.connection.ring.buffer(bytes)?)))).unwrap_or(Piece::none())
     }
 
     fn take(&mut self, bytes: u32, may_split: bool) -> Result<Piece> {
         if bytes == 0 {
             return Ok(Piece::none());
         }
+        if let Some(piece) = self.kept(bytes) {
+            return Ok(piece);
+        }
+        let buffer = self.connection.waiting.take(&self.connection.ring, bytes, may_split, self.connection.memory_wait)?;
+        Ok(self.added(buffer))
+    }
+
+    /// A part of what the slot keeps, if that has room.
+    fn kept(&mut self, bytes: u32) -> Option<Piece> {
         if bytes <= self.connection.kept_bytes - self.used {
             let locker = &mut *self.locker;
             if locker.kept.is_none() {
-                locker.kept = self.connection.ring.buffer(self.connection.kept_bytes);
+                locker.kept = self.connection.ring.kept_buffer(self.connection.kept_bytes);
             }
             if let Some(kept) = &locker.kept {
                 let piece = Piece::of(kept, None, self.used, bytes);
                 self.used = (self.used + bytes).next_multiple_of(ALIGNMENT).min(self.connection.kept_bytes);
-                return Ok(piece);
+                return Some(piece);
             }
         }
-        let buffer = self.connection.waiting.take(&self.connection.ring, bytes, may_split, self.connection.memory_wait)?;
+        None
+    }
+
+    fn added(&mut self, buffer: Buffer) -> Piece {
         let piece = Piece::of(&buffer, Some(self.buffers.len()), 0, buffer.range().length);
         self.buffers.push(buffer);
-        Ok(piece)
+        piece
     }
 
     fn buffer(&mut self, piece: Piece) -> Option<&mut Buffer> {

@@ -126,6 +126,9 @@ impl File {
     /// # Errors
     /// As [`File::read_at`]; [`Error::Crossed`] under those conditions.
     pub fn read_at_unless(&self, into: &mut [u8], offset: u64, unless: Unless) -> Result<usize> {
+        if offset.checked_add(into.len() as u64).is_none_or(|end| i64::try_from(end).is_err()) {
+            return Err(Errno::INVAL.into());
+        }
         let length = into.len().min(CALL_BYTES_MAX);
         let into = &mut into[..length];
         if let Some(known) = self.whole.as_ref().and_then(|whole| whole.read(self.connection.ring(), offset, into)) {
@@ -257,7 +260,8 @@ impl File {
     }
 
     /// Writes at the end of the file; returns how many bytes, and the offset behind them. Up to
-    /// [`Mount::transfer_bytes_max`](crate::Mount::transfer_bytes_max) bytes no write of others comes between.
+    /// [`Mount::transfer_bytes_max`](crate::Mount::transfer_bytes_max) bytes, or half of [`Options::data_bytes`](crate::Options::data_bytes) if that is less,
+    /// no write of others comes between.
     ///
     /// # Errors
     /// As pwritev2(2) with RWF_APPEND.
@@ -284,7 +288,7 @@ impl File {
         let mut end = 0;
         let done = in_pieces(from.len(), |done| {
             let offset = offset_of(offset_at(done).ok_or(Errno::FBIG)?)?;
-            let part = (from.len() - done).min(self.connection.transfer_bytes as usize);
+            let part = (from.len() - done).min(self.connection.write_bytes as usize);
             let place = if appends { Where::End } else { Where::At(offset.cast_unsigned()) };
             if may_grow && let Some(reached) = self.connection.store_by(&self.tail, place, &from[done..done + part])? {
                 end = reached;
@@ -295,7 +299,8 @@ impl File {
                 return Ok((part, part));
             }
             let mut call = self.connection.begin()?;
-            let piece = call.part_of(from.len() - done)?;
+            // [CN3]: of a read, less than there is memory for is asked; what is written is not torn.
+            let piece = if mutant::on(Mutant::WritesTorn) { call.part_of(part)? } else { call.room(part)? };
             let asked = piece.range.length as usize;
             call.put(piece, &from[done..done + asked]);
             let answer = call.send(&Operation::Write { handle: self.handle, offset, from: piece.range, flags, unless })?;

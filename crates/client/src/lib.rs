@@ -43,7 +43,8 @@
 //!
 //! # Limits
 //!
-//! * A read or write of more than 1 MiB ([`Mount::transfer_bytes_max`]) is several requests, one after the other. Each is atomic as
+//! * A read or write of more than 1 MiB ([`Mount::transfer_bytes_max`]) is several requests, one after the other, and so is a write of more than half of the
+//!   connection's memory. Each is atomic as
 //!   `docs/SEMANTICS.md` says of a write by the library; an append of more than that may have bytes of others between its pieces.
 //! * The shared memory is not inherited by a forked child: a child must not use the connection of its parent. It may connect anew.
 //! * Not for signal handlers.
@@ -52,6 +53,9 @@
 //!       provided before a byte is copied, and entries of a listing are taken out of a private copy. A reply that does not fit is `EPROTO`.
 //! [CN2] Nothing waits without an end while the daemon is alive and answers: shared memory is waited for at most [`Options::memory_wait`].
 //!       A daemon that ends wakes every call (`ENOTCONN`).
+//! [CN3] A write of up to [`Mount::transfer_bytes_max`] bytes, or half of the connection's memory if that is less, is one request however little memory is free:
+//!       it waits for it ([CN2]). At most half of the memory is the slots', at its end, so that there is room for it when nobody else has any. Reads are
+//!       content with what there is, and nothing waits for memory of an answer that is only of use.
 //!
 //! *Architecture invariant:* no descriptor but those of the connection; nothing of the file system but the protocol, nothing of the device but maps for
 //! loads and for stores.

@@ -477,12 +477,13 @@ fn memory_in_use_is_waited_for_within_a_bound() {
     let (mount, server) = connected(welcome(sizes), keeps);
     let file = mount.open("f").expect("opened");
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| file.write_at(&[1; 64 << 10], 0));
+        let first = scope.spawn(|| file.write_at(&[1; 32 << 10], 0));
         server.wait_for_kept(1);
+        let _held = mount.buffer(28 << 10).expect("room");
         let times: Vec<Duration> = (0..4)
             .map(|_| {
                 let started = Instant::now();
-                refused(file.write_at(&[2; 60_000], 0), Errno::NOMEM);
+                refused(file.write_at(&[2; 30_000], 0), Errno::NOMEM); // and no part of it was written ([CN3])
                 started.elapsed()
             })
             .collect();
@@ -491,7 +492,7 @@ fn memory_in_use_is_waited_for_within_a_bound() {
         scope.spawn(|| assert_eq!(mount.ping(), Ok(()))); // needs none
         server.wait_for_kept(2);
         // Memory that comes back goes to who waits for it.
-        let second = scope.spawn(|| file.write_at(&[3; 60_000], 0));
+        let second = scope.spawn(|| file.write_at(&[3; 30_000], 0));
         std::thread::sleep(Duration::from_millis(50));
         server.kept.lock().expect("locked").drain(..).for_each(|ticket| ticket.answer(&Answer { value: 0, ..Answer::default() }));
         assert_eq!(first.join().expect("it ends"), Ok(0));

@@ -23,8 +23,9 @@ use crate::sys;
 
 /// Threads of this process that may be in a call at once.
 const SLOTS: u32 = 16;
-/// Shared memory for data: texts of requests, values of attributes, bytes of files. Half of it is the slots', 16 KiB each.
-const DATA_BYTES: u64 = 512 << 10;
+/// Shared memory for data: texts of requests, values of attributes, bytes of files. 320 KiB are the slots', and the longest write that is one request
+/// has room beside them. Pages that nobody has used take no memory.
+const DATA_BYTES: u64 = 2 << 20;
 /// How long who wants nobody inside waits: a daemon may be slow, and then the door is not used any more.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 /// The socket, a doorbell where there is one, and the memory zone where files are mapped.

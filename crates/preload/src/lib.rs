@@ -77,6 +77,9 @@
 //!       calls the kernel by libc ([PRL16]), so that every change of ids is seen, also one by a process that has this memory: what is shown is
 //!       withdrawn first. A forked child finds nothing. So is that a path leads nowhere, to who opens it.
 //!
+//! [PRL22] *An append is one call.* What appends more bytes than one request of the door may have, and a write for which the connection has no memory, is the
+//!       mount's.
+//!
 //! A panic ends the program with its sentence, as it does at every `extern "C"` function.
 //!
 //! *Architecture invariant:* only the functions of `symbols` are exported; what an operation does is not known here.

@@ -26,6 +26,8 @@ pub(crate) enum Mutant {
     OpenedNotCompared,
     /// [PRL8]: it is not asked how a descriptor was opened.
     AccessNotAsked,
+    /// [PRL22]: an append is as many requests as it takes.
+    LongAppendsDivided,
     /// [PRL9]: O_APPEND is not asked for.
     AppendNotAsked,
     /// [PRL9]: a file grows by the door.
@@ -78,7 +80,7 @@ static SELECTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(
 #[cfg(feature = "mutants")]
 pub(crate) fn select(name: &str) {
     use Mutant::*;
-    const ALL: [Mutant; 29] = [
+    const ALL: [Mutant; 30] = [
         MountpointRemembered,
         DirectoryRemembered,
         IdsRemembered,
@@ -108,6 +110,7 @@ pub(crate) fn select(name: &str) {
         FaultsBlocked,
         AnswersKept,
         MappingsNotInherited,
+        LongAppendsDivided,
     ];
     let Some(mutant) = ALL.into_iter().find(|mutant| format!("{mutant:?}") == name) else { panic!("{name}: no such bug") };
     SELECTED.store(mutant as u8, std::sync::atomic::Ordering::SeqCst);

@@ -198,12 +198,26 @@ impl Client {
         answered.iter().flat_map(|left| &left.ranges).for_each(|range| space.give_back(*range));
     }
 
+    /// Length of the data area in bytes.
+    pub fn data_bytes(&self) -> u64 {
+        self.0.sizes.data_bytes
+    }
+
     /// A part of the data area; none while there is no room.
     pub fn buffer(&self, bytes: u32) -> Option<Buffer> {
-        let taken = self.0.space.lock().take(bytes);
+        self.buffer_by(|space| space.take(bytes))
+    }
+
+    /// As [`Client::buffer`], of what is kept for long: such parts lie together at the end, so that long ones find room before them.
+    pub fn kept_buffer(&self, bytes: u32) -> Option<Buffer> {
+        self.buffer_by(|space| space.take_last(bytes))
+    }
+
+    fn buffer_by(&self, take: impl Fn(&mut Space) -> Option<Range>) -> Option<Buffer> {
+        let taken = take(&mut self.0.space.lock());
         let range = taken.or_else(|| {
             self.reclaim();
-            self.0.space.lock().take(bytes)
+            take(&mut self.0.space.lock())
         })?;
         Some(Buffer { client: self.clone(), range })
     }

@@ -16,15 +16,36 @@ impl Space {
         Self(BTreeMap::from_iter((bytes > 0).then_some((0, bytes))))
     }
 
-    /// A range of this length, at least one byte; from a page on it starts at a page.
+    /// A range of this length, at least one byte; from a page on it starts at a page. The first that there is.
     pub(crate) fn take(&mut self, bytes: u32) -> Option<Range> {
-        let length = u64::from(bytes.max(1)).next_multiple_of(UNIT);
-        let alignment = if length >= PAGE_BYTES { PAGE_BYTES } else { UNIT };
+        let (length, alignment) = Self::fitted(bytes);
         let fits = |(start, run): (&u64, &u64)| {
             let first = start.next_multiple_of(alignment);
             (first + length <= start + run).then_some((*start, *run, first))
         };
-        let (start, run, first) = self.0.iter().find_map(fits)?;
+        let place = self.0.iter().find_map(fits)?;
+        self.cut(place, length, bytes)
+    }
+
+    /// As [`Space::take`], the last that there is: what is kept for long lies together and divides no space.
+    pub(crate) fn take_last(&mut self, bytes: u32) -> Option<Range> {
+        let (length, alignment) = Self::fitted(bytes);
+        let fits = |(start, run): (&u64, &u64)| {
+            let first = (start + run).checked_sub(length)? / alignment * alignment;
+            (first >= *start).then_some((*start, *run, first))
+        };
+        let place = self.0.iter().rev().find_map(fits)?;
+        self.cut(place, length, bytes)
+    }
+
+    /// Length and alignment of a range for so many bytes.
+    fn fitted(bytes: u32) -> (u64, u64) {
+        let length = u64::from(bytes.max(1)).next_multiple_of(UNIT);
+        (length, if length >= PAGE_BYTES { PAGE_BYTES } else { UNIT })
+    }
+
+    /// Takes a range out of a run.
+    fn cut(&mut self, (start, run, first): (u64, u64, u64), length: u64, bytes: u32) -> Option<Range> {
         self.0.remove(&start);
         if first > start {
             self.0.insert(start, first - start);
@@ -65,7 +86,8 @@ mod tests {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let choice = (random >> 33) as u32;
             if choice.is_multiple_of(2) {
-                if let Some(range) = space.take(choice % 9000) {
+                let bytes = choice % 9000;
+                if let Some(range) = if choice & 4 == 0 { space.take(bytes) } else { space.take_last(bytes) } {
                     let ends = |range: &Range| u64::from(range.start) + u64::from(range.length);
                     assert!(range.is_within(16 * PAGE_BYTES));
                     assert!(range.length < 4096 || range.start.is_multiple_of(4096), "{range:?}");
@@ -79,7 +101,10 @@ mod tests {
         }
         held.into_iter().for_each(|range| space.give_back(range));
         assert_eq!(space.0, BTreeMap::from([(0, 16 * PAGE_BYTES)]));
-        assert_eq!(space.take(16 * 4096 + 1), None);
+        assert_eq!((space.take(16 * 4096 + 1), space.take_last(16 * 4096 + 1)), (None, None));
+        let [first, last] = [space.take(4096), space.take_last(8000)].map(|range| range.expect("room"));
+        assert_eq!((first.start, last.start), (0, 14 * 4096));
+        [first, last].map(|range| space.give_back(range));
         assert_eq!(space.take(16 * 4096), Some(Range { start: 0, length: 16 * 4096 }));
         assert_eq!(space.take(0), None);
     }

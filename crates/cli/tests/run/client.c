@@ -978,6 +978,48 @@ static void files(void) {
     SAY(found.st_size);
 }
 
+struct appender { int number; size_t bytes; };
+
+static void *appends_long(void *argument) {
+    const struct appender *of = argument;
+    char *record = malloc(of->bytes);
+    int file = open("log", O_WRONLY | O_APPEND | O_CREAT, 0600);
+    CHECK(record && file >= 0 && memset(record, 'a' + of->number, of->bytes));
+    for (int round = 0; round < 6; round++) CHECK(write(file, record, of->bytes) == (ssize_t)of->bytes);
+    CHECK(close(file) == 0);
+    free(record);
+    return argument;
+}
+
+/* Records that several threads append, as long as one request of the door may have, and longer: none is torn. */
+static void appended(void) {
+    const size_t lengths[] = {600 << 10, 1280 << 10};
+    for (int length = 0; length < 2; length++) {
+        pthread_t threads[4];
+        struct appender appenders[4];
+        for (int number = 0; number < 4; number++) {
+            appenders[number] = (struct appender){number, lengths[length]};
+            CHECK(pthread_create(&threads[number], NULL, appends_long, &appenders[number]) == 0);
+        }
+        for (int number = 0; number < 4; number++) pthread_join(threads[number], NULL);
+        char *record = malloc(lengths[length]);
+        int file = open("log", O_RDONLY), records = 0, torn = 0;
+        CHECK(record && file >= 0);
+        for (ssize_t done; (done = read(file, record, lengths[length])) > 0; records++) {
+            while ((size_t)done < lengths[length]) {
+                ssize_t more = read(file, record + done, lengths[length] - done);
+                CHECK(more > 0);
+                done += more;
+            }
+            torn += memcmp(record, record + 1, lengths[length] - 1) != 0;
+        }
+        SAY(records);
+        SAY(torn);
+        SAY(close(file) + unlink("log"));
+        free(record);
+    }
+}
+
 /* Calls that are not for files, that take two descriptors, or that libc has by another name. */
 static void others(void) {
     char buffer[100];
@@ -1519,7 +1561,7 @@ int main(int count, char **words) {
     const struct { const char *name; void (*run)(void); } all[] = {
         {"calls", calls}, {"structures", structures}, {"signals", signals}, {"left", left}, {"forks", forks}, {"closes", closes},
         {"ids", ids}, {"roots", roots}, {"data", data}, {"numbers", numbers},
-        {"together", together}, {"directories", directories}, {"copies", copies}, {"files", files}, {"others", others}, {"inherits", inherits}, {"own_calls", own_calls}, {"programs", programs}, {"sandbox", sandbox}, {"once", once}, {"gives_back", gives_back}, {"until_it_fails", until_it_fails},
+        {"together", together}, {"directories", directories}, {"copies", copies}, {"files", files}, {"appended", appended}, {"others", others}, {"inherits", inherits}, {"own_calls", own_calls}, {"programs", programs}, {"sandbox", sandbox}, {"once", once}, {"gives_back", gives_back}, {"until_it_fails", until_it_fails},
     };
     for (unsigned number = 0; number < sizeof all / sizeof *all; number++)
         if (!strcmp(all[number].name, words[1])) { all[number].run(); printf("done\n"); return 0; }

@@ -185,6 +185,11 @@ fn lost_offsets_are_caught() {
 }
 
 #[test]
+fn long_appends_that_are_divided_are_caught() {
+    is_caught_with_placeholders("LongAppendsDivided", "appended");
+}
+
+#[test]
 fn streams_that_begin_anew_are_caught() {
     is_caught_with_placeholders("StreamRestarted", "directories");
 }

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::ffi::{c_int, c_void};
 
 use rustix::io::ReadWriteFlags;
-use tandemfs_client::{Errno, Error, File, Result, Unless, Why};
+use tandemfs_client::{Crossed, Errno, Error, File, Result, Unless, Why};
 
 use super::refused;
 use crate::call::{Kind, by_door};
@@ -21,7 +21,7 @@ use crate::settings;
 /// Most bytes of a call by the door: as much as its daemon serves without handing it on.
 const BYTES_MAX: usize = 16 << 10;
 const PARTS_MAX: usize = 64;
-/// Most bytes of several parts by a placeholder.
+/// Most bytes of several parts by a placeholder, and of an append: what one request may have.
 const TOGETHER_MAX: usize = 1 << 20;
 /// Calls of a descriptor that is elsewhere before the kernel is asked again.
 const ELSEWHERE: u32 = 64;
@@ -66,6 +66,12 @@ impl<'p> Parts<'p> {
 
     fn filled(self) -> impl Iterator<Item = &'p libc::iovec> {
         self.parts.iter().filter(|part| part.iov_len > 0)
+    }
+
+    /// What is appended and is more than one request of the door goes by the mount, where it is one call.
+    pub(super) fn must_be_one_request(self, appends: bool) -> Result<()> {
+        let is_one = !appends || self.bytes <= TOGETHER_MAX || on(Mutant::LongAppendsDivided);
+        if is_one { Ok(()) } else { Err(Error::Crossed(Crossed { why: Why::NotServed, argument: 0 })) }
     }
 
     /// # Safety
@@ -197,7 +203,10 @@ unsafe fn by_placeholder(transfer: Transfer, descriptor: c_int, parts: *const li
     let done = descriptions::by(call, descriptor, |open| unsafe {
         match transfer {
             Transfer::Read => parts.read_from(&open.file, from, open.reads()?),
-            Transfer::Write => parts.write_to(&open.file, from, Unless::default()),
+            Transfer::Write => {
+                parts.must_be_one_request(open.appends())?;
+                parts.write_to(&open.file, from, Unless::default())
+            }
         }
     })?;
     Some(done.map_or_else(refused, |bytes| bytes as isize))
@@ -216,7 +225,10 @@ unsafe fn placed_by_placeholder(descriptor: c_int, parts: *const libc::iovec, co
     let from = u64::try_from(offset).ok()?;
     let flags = ReadWriteFlags::from_bits_retain(flags.cast_unsigned());
     // SAFETY: the caller's memory.
-    let done = descriptions::by(Call::Write, descriptor, |open| unsafe { parts.write_with(&open.file, from, flags) })?;
+    let done = descriptions::by(Call::Write, descriptor, |open| unsafe {
+        parts.must_be_one_request(flags == ReadWriteFlags::APPEND)?;
+        parts.write_with(&open.file, from, flags)
+    })?;
     Some(done.map_or_else(refused, |bytes| bytes as isize))
 }
 
