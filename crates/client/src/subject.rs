@@ -12,6 +12,9 @@ use crate::connection::{Call, Connection};
 use crate::known::{Question, Told};
 use crate::mutant::{self, Mutant};
 
+/// What access(2) may ask for.
+const ACCESS_BITS: u32 = 7;
+
 /// Room for answers ahead: 32 of names of usual length.
 const AHEAD_BYTES: usize = 8 << 10;
 /// Room for attributes at the first try; most values are short.
@@ -91,7 +94,7 @@ impl<'a> Target<'a> {
         }
         let (directory, before) = question.directory()?;
         let cookie = self.connection.known.following.wanted(directory)?;
-        let into = call.part_of(AHEAD_BYTES).ok()?;
+        let into = Some(call.room_at_once(AHEAD_BYTES)).filter(|into| into.range.length > 0)?;
         Some(Ahead { directory, before, cookie, into })
     }
 
@@ -118,6 +121,9 @@ impl<'a> Target<'a> {
     /// # Errors
     /// As faccessat2(2).
     pub fn access(self, mode: u32, effective: bool) -> Result<()> {
+        if mode & !ACCESS_BITS != 0 {
+            return Err(Errno::INVAL.into());
+        }
         let question = Question::access(self.name, mode, effective);
         match self.connection.told(question.as_ref()) {
             Some(Told::Allowed) => return Ok(()),
