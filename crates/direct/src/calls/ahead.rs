@@ -5,7 +5,7 @@
 //! [AHD1] Each answer is made as that to a question of its own: by the whole path, with the rights of the client, and noted by itself ([KNW1]).
 //!        That the directory had the name a moment before is a hint.
 //! [AHD2] Who may not list the directory is told of no name in it.
-//! [AHD3] Nobody waits for them: at most [`NAMES`], and none that cannot be answered at once. What fails is left out.
+//! [AHD3] Nobody waits for them: at most [`NAMES`], fewer below deep paths, and none that cannot be answered at once. What fails is left out.
 //! [AHD4] Entries are noted where they are listed ([VS7] of the file system), behind all that the path of the open has met: who finds all of it as it was
 //!        knows that the path leads to a directory with these names. They come to who may also search it, so that a name which is not among all of them
 //!        is absent for him. A listing that failed is not known.
@@ -21,8 +21,9 @@ use super::{Call, Served, shown, transfer, with_attributes};
 use crate::known::Keeps;
 use crate::mutant::{self, Mutant};
 
-/// Most names of one answer: as much work as the poller does for one request.
+/// Most names of one answer, and most components of the paths of all: as much work as the poller does for one request.
 const NAMES: usize = 32;
+const COMPONENTS: usize = 128;
 /// Most entries that come with an open: fewer than a call lists without waiting.
 const ENTRIES: u32 = QUICK_ENTRIES - 2;
 
@@ -117,9 +118,11 @@ impl Call<'_> {
         if !mutant::on(Mutant::ForetoldToAll) {
             self.vfs.access(&process, directory, libc::R_OK.cast_unsigned(), true)?; // [AHD2]
         }
+        let components = before.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).count();
+        let most = (COMPONENTS / (components + 1)).clamp(1, NAMES);
         let (mut names, mut is_over) = (Vec::new(), true);
         self.vfs.file_system().read_directory(inode, cookie, &mut |entry| {
-            is_over = names.len() < NAMES;
+            is_over = names.len() < most;
             if is_over {
                 names.push(Next { name: entry.name.to_vec(), cookie: entry.cookie });
             }
