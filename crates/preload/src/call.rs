@@ -89,12 +89,12 @@ pub(crate) fn by_begun<T>(
 
 /// What is known of a path without entering ([PRL21]).
 fn known(begun: &Begun<'_>, flags: AtFlags) -> Option<std::result::Result<Attributes, Errno>> {
-    let known_start = match begun.at {
-        At::Root => KnownStart::ROOT,
-        At::Directory(_, inode) => outside::directory(inode)?,
-        At::Placeholder(_) => return None, // whose number has to be looked up inside
+    let start = || match begun.at {
+        At::Root => Some(KnownStart::ROOT),
+        At::Directory(_, inode) => outside::directory(inode),
+        At::Placeholder(_) => None, // whose number has to be looked up inside
     };
-    outside::attributes(known_start, begun.path, flags)
+    outside::attributes(start, begun.path, flags)
 }
 
 /// Whether it is known that a path leads nowhere: then nothing can be opened there that is not made ([PRL21]).

@@ -56,15 +56,17 @@ pub(crate) fn prepare() {
     }
 }
 
-/// The attributes of a path, or why there are none, if that is known.
-pub(crate) fn attributes(start: KnownStart, path: &Path, flags: AtFlags) -> Option<Result<Attributes, Errno>> {
-    let answers = shown()?.answers.load(SeqCst);
+/// The attributes of a path, or why there are none, if that is known. Where the path begins is looked up in between: the numbers of another connection's
+/// directories are others.
+pub(crate) fn attributes(start: impl FnOnce() -> Option<KnownStart>, path: &Path, flags: AtFlags) -> Option<Result<Attributes, Errno>> {
+    let shown = shown()?;
+    let place = shown.answers.load(SeqCst);
     // SAFETY: null, or what stays ([`Door::shown`]).
-    let answers = unsafe { answers.as_ref() }?;
+    let answers = unsafe { place.as_ref() }?;
     let errno = sys::errno();
-    let told = answers.attributes(start, path.as_os_str().as_bytes(), flags);
+    let told = start().and_then(|start| answers.attributes(start, path.as_os_str().as_bytes(), flags));
     sys::set_errno(errno);
-    told
+    told.filter(|_| shown.answers.load(SeqCst) == place)
 }
 
 /// The start of paths below a directory with this inode, which the kernel has just named.
