@@ -309,6 +309,8 @@ pub enum Mutant {
     SharedPagesKept,
     /// Sectors that were read into shared memory are not verified ([SM4] of `data/read_path.rs`).
     SharedPartsNotVerified,
+    /// [AL5] of `data/allocate.rs`: what a punch cuts off a block is decided before zeros may give the block more sectors.
+    CutDecidedEarly,
     /// The blocks that a collapse removes are not freed.
     CollapsedBlocksKept,
     /// Lines of new attributes are linked before they are fenced ([ST1]).
