@@ -111,6 +111,8 @@ pub enum Mutant {
     RegrownNotZeroed,
     /// [MC5] of `data/mapped_change.rs`: mapped blocks that are punched stay unwritten.
     PunchedStaysUnwritten,
+    /// [MC8] of `data/mapped_change.rs`: who maps the end of a file does not hold the blocks behind it.
+    MappedEndUnlocked,
     /// [OG4] of `data/open_pages.rs`: pages are closed with what was stored behind the end.
     ClosedBehindEnd,
     /// [MG1] of `data/mapped_steps.rs`: what is not aligned is mapped as it lies.

@@ -46,7 +46,7 @@ use crate::file_system::FileSystem;
 use crate::index::block::{Base, BaseChange, Block, DataRun, NewExtent};
 use crate::index::tree::{self, Found};
 use crate::inodes::InCoreInode;
-use crate::inodes::range_lock::Pinning;
+use crate::inodes::range_lock::{Pinning, RangeGuard};
 use crate::mutant::{Mutant, on};
 use crate::space::Zone;
 use crate::statistics::add;
@@ -427,8 +427,7 @@ impl FileSystem {
         if step > PAGE {
             self.align_beside_others(file, &blocks, step)?;
         }
-        let range = file.ranges.exclusive_to_map(blocks.start, blocks.end - 1)?;
-        let view = self.view(file)?;
+        let (range, view) = self.range_to_map(file, &blocks)?;
         if bytes.end > view.size {
             return Err(Error::InvalidArgument("a mapping ends with the file at the latest"));
         }
@@ -459,6 +458,19 @@ impl FileSystem {
         let id = range.pin(blocks.start, blocks.end - 1, writable); // [FM2]
         self.volume.versions.bytes_change(file.number); // [VS4] of `versions.rs`
         Ok((id, extents, memory))
+    }
+
+    /// Locks the blocks of a mapping, and all behind them if the end of the file is among them or before ([MC8] of `mapped_change.rs`).
+    fn range_to_map<'f>(&self, file: &'f InCoreInode, blocks: &Range<u64>) -> Result<(RangeGuard<'f>, FileView)> {
+        let end = blocks.end.saturating_mul(self.volume.geometry.block_bytes().into());
+        loop {
+            let has_end = end > self.view(file)?.size && !on(Mutant::MappedEndUnlocked);
+            let range = file.ranges.exclusive_to_map(blocks.start, if has_end { u64::MAX } else { blocks.end - 1 })?;
+            let view = self.view(file)?;
+            if has_end || end <= view.size || on(Mutant::MappedEndUnlocked) {
+                return Ok((range, view));
+            }
+        }
     }
 
     /// Moves what lies in the block zone, as a move to the home of the file does.

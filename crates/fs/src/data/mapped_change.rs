@@ -18,6 +18,9 @@
 //!       behind them. A crash between leaves zeros.
 //! [MC7] A mapping gives the last block of the file all its pages, so that there is room for growth. If the zone had none, growth
 //!       into the missing pages is refused (`Mapped`) while the block is mapped.
+//! [MC8] A write behind a gap holds its own blocks alone, all else that moves the end holds the blocks behind it. So who maps the end holds
+//!       all behind it until the pin is set: such a write has moved the end before, or finds the pin ([MC6]). A write takes back only the
+//!       `TAIL_STALE` that it has found.
 
 use std::ops::Range;
 
