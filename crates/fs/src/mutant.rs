@@ -103,6 +103,10 @@ pub enum Mutant {
     MappedHomeFirst,
     /// [MW2] of `data/mapped_write.rs`: the data logs go, and their bytes were not copied to the mapped pages.
     MappedHomeForgotten,
+    /// [MW6] of `data/mapped_write.rs`: who maps blocks once more rewrites those that have logs of a copy home that failed.
+    MappedLogsFolded,
+    /// [MW6] of `data/mapped_write.rs`: a truncation leaves the logs of a copy home that failed behind the new end.
+    MappedEndKeepsLogs,
     /// [MC1] of `data/mapped_change.rs`: mapped blocks behind a new end become unwritten before the end moves.
     MappedEndLater,
     /// [MC3] of `data/mapped_change.rs`: the inode does not say that mapped pages may hold anything behind the end.

@@ -526,7 +526,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Makes pages of blocks that have data logs.
+    /// Makes pages of blocks that have data logs. Those of mapped blocks stay where they are ([MW6] of `mapped_write.rs`).
     pub(super) fn fold_logs(&self, file: &InCoreInode, view: &FileView, blocks: &Range<u64>) -> Result<()> {
         self.each_block(file, view, blocks, &mut |number, block| {
             if let Some(byte) = block.first_lost(0..block.base.data_bytes(), |_| None) {
@@ -535,6 +535,9 @@ impl FileSystem {
             }
             let sectors = self.whole_sectors(view, &block, number);
             if block.has_logs() {
+                if !file.ranges.pins(number, number).is_empty() && !on(Mutant::MappedLogsFolded) {
+                    return Err(Error::Mapped); // [MW6]
+                }
                 // Write-back alone would leave small logs over no pages to the block zone.
                 let is_short = block.base.sectors() < sectors;
                 self.rewrite_locked(file, number, if is_short { Rewrite::Lengthen(sectors) } else { Rewrite::WriteBack })?;

@@ -31,13 +31,14 @@ use tandemfs_format::{DataAddress, LINE_BYTES, LineAddress, PAGE_BYTES};
 
 use super::FileView;
 use super::allocate::{FREE_STEP_BLOCKS, STEP_BLOCKS, Zeroed};
-use super::commit::changed;
+use super::commit::{changed, count_space};
 use super::mapped::{in_rows, zero};
 use super::mapped_write::PIECE_BYTES;
-use super::truncate::{free_blocks, put_cut_block};
+use super::truncate::{free_blocks, logs_before, put_cut_block};
+use crate::alloc::Need;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
-use crate::index::block::{Base, DataRun};
+use crate::index::block::{Base, BaseChange, Block, DataRun, space_512_of};
 use crate::index::tree;
 use crate::inodes::InCoreInode;
 use crate::inodes::range_lock::{Pin, Pinning};
@@ -94,8 +95,7 @@ impl FileSystem {
         if pinning == Pinning::Loads {
             self.open_blocks(file, block..block + 1)?;
         }
-        self.commit_size(file, |inode| {
-            inode.size = size;
+        self.end_within(file, block, size, |inode| {
             if !on(Mutant::MappedEndUnmarked) {
                 inode.state |= state::TAIL_STALE; // [MC3]
             }
@@ -185,6 +185,29 @@ impl FileSystem {
         }
         new.size = size;
         new.root = root.to_bytes();
+        change(&mut new);
+        file.commit(tx, &mut state, new, Fenced::nothing_stored(), Flushed::nothing_written())?;
+        Ok(())
+    }
+
+    /// Ends a file within a mapped block, whose pages stay. Logs behind the end go: those of a copy home that failed ([MW6]).
+    fn end_within(&self, file: &InCoreInode, block: u64, size: u64, change: impl FnOnce(&mut Inode)) -> Result<()> {
+        let volume = &self.volume;
+        let mut state = file.state.write()?;
+        if state.removed {
+            return Err(Error::Stale(file.number));
+        }
+        let (owner, mut root, mut tx, mut new) = (state.owner(file.number), state.root(), Tx::new(volume), state.inode.clone());
+        let old = Block::lookup(volume, owner, root, block)?;
+        let start = block * u64::from(volume.geometry.block_bytes());
+        if old.has_logs() && !on(Mutant::MappedEndKeepsLogs) {
+            let logs = logs_before(volume, owner, start, &old.logs, (size - start) as u32)?;
+            let kept_512 = space_512_of(volume.log_counting, old.base.sectors(), &logs);
+            count_space(&mut new, old.space_512(volume.log_counting), kept_512);
+            old.replace(&mut tx, volume, owner, &mut root, block, BaseChange::To(old.base), &logs, Need::Transient)?;
+            new.root = root.to_bytes();
+        }
+        new.size = size;
         change(&mut new);
         file.commit(tx, &mut state, new, Fenced::nothing_stored(), Flushed::nothing_written())?;
         Ok(())

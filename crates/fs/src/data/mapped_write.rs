@@ -10,6 +10,9 @@
 //!       and closed before it ends.
 //! [MW5] A piece is at most what the logs of one block hold at any offset, so a longer write is several transactions. It does not move the end
 //!       of the file, which has grown before ([MC6] of `mapped_change.rs`). Its logs take the transient room, since they go at once.
+//! [MW6] If a copy home fails (a bad line, a host without space), the call fails and the logs stay: reads have its bytes, the mappings may not.
+//!       Nobody makes up for it while the block is mapped, as programs may have stored to the same bytes since. Who has to change the block
+//!       or maps it once more is refused (`Mapped`). A truncation takes the logs behind the new end away.
 
 use std::cell::RefCell;
 use std::sync::Arc;
