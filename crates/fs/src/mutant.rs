@@ -393,6 +393,8 @@ pub enum Mutant {
     LentBitForgotten,
     /// [SL8]: a file that gives rights to who starts it is lent for stores.
     RightsLent,
+    /// [SL9]: a lease is put on the list of all when others may have ended it.
+    LeaseListedLate,
     /// Attributes are noted when their inode is not locked any more ([VS2]).
     NotedBehindLock,
 }
