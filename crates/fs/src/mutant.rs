@@ -99,6 +99,8 @@ pub enum Mutant {
     MappedNotSynced,
     /// [FM8] of `data/mapped.rs`: pages that a program may still store to are closed and given up before an unmount.
     StoresLeftUnpinned,
+    /// [FM8] of `data/mapped.rs`: a file that a program may still store to leaves memory, and its pin with it.
+    LeftPinEvicted,
     /// [MW2] of `data/mapped_write.rs`: bytes are in mapped pages before the data logs are durable that make the call atomic.
     MappedHomeFirst,
     /// [MW2] of `data/mapped_write.rs`: the data logs go, and their bytes were not copied to the mapped pages.

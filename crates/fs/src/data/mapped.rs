@@ -22,11 +22,12 @@
 //!       A mapping for a program of another process ([`FileSystem::map_elsewhere`]) is the pin alone: that process maps the
 //!       extents, and whoever gives the pin up knows that it no longer does.
 //! [FM8] Where an unmount comes while such a program may still store ([`MappedElsewhere::leave`]), the pin stays, and so does an unlinked file:
-//!       nothing of it is given to anybody. Its pages stay open, without checksums, and the file system is not marked clean. So the next
+//!       nothing of it is given to anybody. The in-core inode, which has the pin, stays in memory for that. Its pages stay open, without checksums, and the file system is not marked clean. So the next
 //!       mount, which is refused while anybody can store to the device ([SZ2] of the device layer), finds them as after a crash.
 //! [FM7] Who maps 2 MiB or more gets the hint *aligned* for the file (`hint.rs`): what could not be mapped by huge pages is rewritten once it
 //!       is not mapped any more.
 
+use std::any::Any;
 use std::fmt;
 use std::ops::{ControlFlow, Deref, Range};
 use std::sync::Arc;
@@ -284,7 +285,8 @@ impl<F: Deref<Target = FileSystem>> Pinned<F> {
 impl<F: Deref<Target = FileSystem>> Drop for Pinned<F> {
     fn drop(&mut self) {
         if self.is_left && self.writable {
-            return self.file_system.mappings.leave_behind(self.file.number); // [FM8]
+            let in_core: Arc<dyn Any + Send + Sync> = if on(Mutant::LeftPinEvicted) { Arc::new(()) } else { self.file.clone() };
+            return self.file_system.mappings.leave_behind(self.file.number, in_core); // [FM8]
         }
         if let Err(error) = self.end() {
             tracing::warn!(inode = self.file.number.get(), %error, "mapped pages have no checksums until they are closed");
