@@ -1,5 +1,6 @@
 //! A mapping of the end of a file beside a write behind a gap, under explored schedules, on a device that maps in steps of 2 MiB: the mapping has blocks
-//! behind the end, and where the write has moved the end over them, what is stored there is read, and calls write there.
+//! behind the end, and where the write has moved the end over them, what is stored there is read, and calls write there. And a write up to mapped
+//! blocks beside a truncation.
 //!
 //! A mutant is global to the process, so the tests of this file run one after the other.
 
@@ -14,7 +15,7 @@ use tandemfs_device::PersistenceDomain;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::mutant::Mutant;
-use tandemfs_fs::{FileSystem, NewInode, WriteOptions};
+use tandemfs_fs::{FileSystem, NewInode, SetAttributes, WriteOptions};
 
 const BLOCK: u64 = 64 << 10;
 const STEP: u64 = 2 << 20;
@@ -70,6 +71,43 @@ fn maps_and_writes_behind(random: &mut Random) -> Result<(), String> {
     whole(&fs)?;
     fs.forget(file, 1);
     fs.unmount().map_err(text)
+}
+
+/// A write before and over a mapped block, and a truncation: the write is done whole, however they meet.
+fn writes_and_truncates(_: &mut Random) -> Result<(), String> {
+    const PAGE: u64 = 4096;
+    let setting = Setting::small(PersistenceDomain::Gpf, PAGE as u32).with_memory_homes();
+    let pausing = PausingDevice::new(setting.format(), shuttle::thread::yield_now);
+    let fs = Arc::new(mount_device(Arc::new(pausing), &setting.mount).map_err(text)?);
+    let new = NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" };
+    let made = fs.create(InodeNumber::ROOT, b"file", &new).map_err(text)?;
+    let file = made.inode;
+    fs.remember(file, made.generation, 1).map_err(text)?;
+    write(&fs, file, 0, &fill(1, 3 * PAGE as usize))?;
+    let mapping = fs.map(file, 2 * PAGE, PAGE, true).map_err(text)?;
+    let own = fs.clone();
+    let writer = shuttle::thread::spawn(move || {
+        let bytes = fill(2, 3 * PAGE as usize);
+        match own.write(file, 0, &bytes, WriteOptions::default()).map_err(text)? {
+            written if written == bytes.len() => Ok(()),
+            written => Err(format!("{written} B were written")),
+        }
+    });
+    fs.set_attributes(file, &SetAttributes { size: Some(100), ..SetAttributes::default() }).map_err(text)?;
+    writer.join().map_err(|_| "a thread panicked".to_owned())??;
+    mapping.unmap().map_err(text)?;
+    fs.forget(file, 1);
+    fs.unmount().map_err(text)
+}
+
+#[test]
+fn a_write_up_to_mapped_blocks_goes_on_beside_a_truncation() {
+    is_sound(400, "a write beside a truncation", writes_and_truncates);
+}
+
+#[test]
+fn met_midway_fails() {
+    is_caught(Mutant::MetMidwayFails, "a write beside a truncation", writes_and_truncates);
 }
 
 #[test]
