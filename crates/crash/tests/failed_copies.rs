@@ -1,5 +1,6 @@
 //! A write by a call to a mapped block whose copy to the mapped pages fails, so that its data logs stay over them: the block is mapped once
-//! more, and the file is truncated and grows. Each store of the call fails in its turn. And the deliberate bugs.
+//! more, and the file is truncated and grows. A truncation that fails under a mapping for loads. Each store of the call fails in its turn. And
+//! the deliberate bugs.
 //!
 //! A mutant is global to the process, so the tests of this file run one after the other.
 
@@ -40,29 +41,36 @@ fn set_size(fs: &FileSystem, file: InodeNumber, size: usize) -> Result<(), Strin
 /// What follows the failure: the file is mapped, and reads as `bytes`.
 type Then = fn(&FileSystem, InodeNumber, FileMapping<'_>, Vec<u8>) -> Result<(), String>;
 
+/// A file that does not lie where one huge page could map it, durable.
+fn prepared(faulty: &Arc<FaultDevice>, setting: &Setting) -> Result<(FileSystem, InodeNumber, Vec<u8>), String> {
+    let fs = mount_device(faulty.clone(), &setting.mount).map_err(text)?;
+    write(&fs, create(&fs, b"before")?, 0, &[5; BLOCK]).map_err(text)?;
+    let (file, bytes) = (create(&fs, b"f")?, fill(1, LENGTH));
+    write(&fs, file, 0, &bytes).map_err(text)?;
+    fs.checkpoint().map_err(text)?;
+    Ok((fs, file, bytes))
+}
+
+/// A device whose store fails that comes after so many behind the mapping of the file.
+fn failing(device: &MemoryDevice, setting: &Setting, writable: bool, succeed: u64) -> Result<Arc<FaultDevice>, String> {
+    let counting = Arc::new(FaultDevice::counting(device.fork()));
+    let (fs, file, _) = prepared(&counting, setting)?;
+    let _mapping = fs.map(file, 0, LENGTH as u64, writable).map_err(text)?;
+    Ok(Arc::new(FaultDevice::new(device.clone(), Access::Store, counting.count(Access::Store) + succeed, false)))
+}
+
+/// What was done before the call; none if the store has failed already, as the background thread stores when it likes.
+fn unless_hit<T>(faulty: &FaultDevice, done: Result<T, String>) -> Result<Option<T>, String> {
+    if faulty.hit() { Ok(None) } else { done.map(Some) }
+}
+
 /// Makes the store fail that comes after so many, amid a write to a mapped block. None if the call has made fewer. Whether its logs were left.
 fn failed(succeed: u64, then: Then) -> Result<Option<bool>, String> {
     let setting = Setting::small(PersistenceDomain::Gpf, BLOCK as u32).with_memory_homes();
-    let device: MemoryDevice = setting.format();
-    // The stores before the call, by another run of the same.
-    let prepared = |faulty: &Arc<FaultDevice>| -> Result<(FileSystem, InodeNumber, Vec<u8>), String> {
-        let fs = mount_device(faulty.clone(), &setting.mount).map_err(text)?;
-        // So that the file does not lie where one huge page could map it.
-        write(&fs, create(&fs, b"before")?, 0, &[5; BLOCK]).map_err(text)?;
-        let (file, bytes) = (create(&fs, b"f")?, fill(1, LENGTH));
-        write(&fs, file, 0, &bytes).map_err(text)?;
-        fs.checkpoint().map_err(text)?;
-        Ok((fs, file, bytes))
-    };
-    let before = {
-        let counting = Arc::new(FaultDevice::counting(device.fork()));
-        let (fs, file, _) = prepared(&counting)?;
-        let _mapping = fs.map(file, 0, LENGTH as u64, true).map_err(text)?;
-        counting.count(Access::Store)
-    };
-    let faulty = Arc::new(FaultDevice::new(device.clone(), Access::Store, before + succeed, false));
-    let (fs, file, mut bytes) = prepared(&faulty)?;
-    let mapping = fs.map(file, 0, LENGTH as u64, true).map_err(text)?;
+    let device = setting.format();
+    let faulty = failing(&device, &setting, true, succeed)?;
+    let Some((fs, file, mut bytes)) = unless_hit(&faulty, prepared(&faulty, &setting))? else { return Ok(Some(false)) };
+    let Some(mapping) = unless_hit(&faulty, fs.map(file, 0, LENGTH as u64, true).map_err(text))? else { return Ok(Some(false)) };
     let new = fill(2, 300);
     match write(&fs, file, AT, &new) {
         Ok(()) if !faulty.hit() => return Ok(None),
@@ -146,10 +154,38 @@ fn cut_and_grown() -> Result<(), String> {
     each_store(|fs, file, mapping, bytes| cut(fs, file, mapping, bytes, AT + 100))
 }
 
+/// A truncation fails that has opened pages which are mapped for loads: after an unmount they have checksums.
+fn closed_again() -> Result<(), String> {
+    let setting = Setting::small(PersistenceDomain::Gpf, BLOCK as u32).with_memory_homes();
+    let (mut succeed, mut failures) = (0, 0);
+    loop {
+        let device = setting.format();
+        let faulty = failing(&device, &setting, false, succeed)?;
+        succeed += 1;
+        let Some((fs, file, _)) = unless_hit(&faulty, prepared(&faulty, &setting))? else { continue };
+        let Some(mapping) = unless_hit(&faulty, fs.map(file, 0, LENGTH as u64, false).map_err(text))? else { continue };
+        let cut = set_size(&fs, file, 1000);
+        if !faulty.hit() {
+            break;
+        }
+        if cut.is_ok() || fs.stopped().is_some() {
+            continue;
+        }
+        failures += 1;
+        mapping.unmap().map_err(text)?;
+        fs.unmount().map_err(text)?;
+        let counts = check_device(&device, false)?;
+        if counts.open_pages > 0 {
+            return Err(format!("after {succeed} stores {} pages stay open", counts.open_pages));
+        }
+    }
+    if failures > 0 { Ok(()) } else { Err(format!("none of {succeed} stores was to the pages")) }
+}
+
 #[test]
 fn without_a_bug_nothing_is_caught() {
     let _alone = alone();
-    for scenario in [mapped_again, cut_and_grown] {
+    for scenario in [mapped_again, cut_and_grown, closed_again] {
         run(Mutant::None, scenario).unwrap_or_else(|what| panic!("{what}"));
     }
 }
@@ -162,4 +198,9 @@ fn mw6_mapped_logs_folded() {
 #[test]
 fn mw6_mapped_end_keeps_logs() {
     is_caught(Mutant::MappedEndKeepsLogs, &[cut_and_grown]);
+}
+
+#[test]
+fn mw4_failed_stays_open() {
+    is_caught(Mutant::FailedStaysOpen, &[closed_again]);
 }

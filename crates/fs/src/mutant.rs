@@ -105,6 +105,8 @@ pub enum Mutant {
     MappedHomeFirst,
     /// [MW2] of `data/mapped_write.rs`: the data logs go, and their bytes were not copied to the mapped pages.
     MappedHomeForgotten,
+    /// [MW4] of `data/mapped_write.rs`: pages that are mapped for loads stay open when a change of them fails, and nobody notes it.
+    FailedStaysOpen,
     /// [MW5] of `data/mapped_write.rs`: a write up to mapped blocks fails if a truncation comes between its growth and its bytes.
     MetMidwayFails,
     /// [MW6] of `data/mapped_write.rs`: who maps blocks once more rewrites those that have logs of a copy home that failed.

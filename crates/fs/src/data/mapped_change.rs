@@ -92,20 +92,15 @@ impl FileSystem {
         if cuts || size == view.size {
             return self.cut_last(file, view, size, cuts, change);
         }
-        if pinning == Pinning::Loads {
-            self.open_blocks(file, block..block + 1)?;
-        }
-        self.end_within(file, block, size, |inode| {
-            if !on(Mutant::MappedEndUnmarked) {
-                inode.state |= state::TAIL_STALE; // [MC3]
-            }
-            change(inode);
-        })?;
-        self.zero_behind_end(file, &self.view(file)?)?;
-        if pinning == Pinning::Loads {
-            self.close_blocks(file, block..block + 1, false)?;
-        }
-        Ok(())
+        self.with_open(file, loaded(&block, pinning), || {
+            self.end_within(file, block, size, |inode| {
+                if !on(Mutant::MappedEndUnmarked) {
+                    inode.state |= state::TAIL_STALE; // [MC3]
+                }
+                change(inode);
+            })?;
+            self.zero_behind_end(file, &self.view(file)?)
+        })
     }
 
     /// Frees the blocks of a range that are not mapped, from the last on, and ends the file before them.
@@ -236,14 +231,8 @@ impl FileSystem {
             if old.has_logs() || u64::from(old.base.data_bytes()) < (size - last * block_bytes).min(block_bytes) {
                 return Err(Error::Mapped); // [MC7]
             }
-            if pinning == Pinning::Loads {
-                self.open_blocks(file, last..last + 1)?;
-            }
             if !on(Mutant::RegrownNotZeroed) {
-                self.zero_behind_end(file, view)?; // [MC3]
-            }
-            if pinning == Pinning::Loads {
-                self.close_blocks(file, last..last + 1, false)?;
+                self.with_open(file, loaded(&last, pinning), || self.zero_behind_end(file, view))?; // [MC3]
             }
         } else if let Some(first) = pins.iter().map(|pin| pin.first.max(last)).min() {
             let before = size.min(first * block_bytes);
@@ -418,13 +407,8 @@ impl FileSystem {
             if old.has_logs() || u64::from(old.base.data_bytes()) < inside.end {
                 return Err(Error::Mapped);
             }
-            if pinning == Pinning::Loads {
-                self.open_blocks(file, block..block + 1)?;
-            }
-            self.zero_bytes(page.offset_bytes() + inside.start..page.offset_bytes() + inside.end)?;
-            if pinning == Pinning::Loads {
-                self.close_blocks(file, block..block + 1, false)?;
-            }
+            let bytes = page.offset_bytes() + inside.start..page.offset_bytes() + inside.end;
+            self.with_open(file, loaded(&block, pinning), || self.zero_bytes(bytes))?;
         }
         self.commit_size(file, changed)
     }
@@ -432,4 +416,9 @@ impl FileSystem {
     pub(super) fn zero_runs(&self, pages: &[(LineAddress, u64)]) -> Result<()> {
         in_rows(pages.iter().copied()).into_iter().try_for_each(|(page, count)| zero(self, page, count).map(drop))
     }
+}
+
+/// A block that is to be opened for a change, since it is mapped for loads alone.
+fn loaded(block: &u64, pinning: Pinning) -> &[u64] {
+    if pinning == Pinning::Loads { std::slice::from_ref(block) } else { &[] }
 }
