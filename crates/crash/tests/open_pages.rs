@@ -403,6 +403,35 @@ fn left() -> Result<(), String> {
     Ok(())
 }
 
+/// [FM8]: so many other inodes come into memory before the unmount that one which nobody uses would leave it.
+fn left_past_eviction() -> Result<(), String> {
+    let setting = setting(PersistenceDomain::Adr, 4096);
+    let device = setting.format();
+    let fs = Arc::new(mount(&device, &setting.mount)?);
+    write(&fs, create(&fs, b"before")?, 0, &[5; 4096])?; // so that the file's pages are in no place that they would keep
+    let file = create(&fs, b"f")?;
+    write(&fs, file, 0, &[1; 40_960])?;
+    let mapped = fs.map_elsewhere(file, 4096, 8192, true).map_err(text)?;
+    let pages = mapped.extents().to_vec();
+    mapped.leave();
+    for made in 0..6000_u32 {
+        create(&fs, format!("n{made}").as_bytes())?;
+    }
+    write(&fs, file, 5000, &[2; 100])?;
+    fs.write_back_all().map_err(text)?;
+    let (other, expected) = (create(&fs, b"other")?, fill(3, 1 << 20));
+    write(&fs, other, 0, &expected)?;
+    for page in pages {
+        let line = LineAddress::new(page.device_offset / 64);
+        let _durable = fs.drive().persist(Structure::Data, line, &vec![9; page.bytes as usize]).map_err(text)?;
+    }
+    if content(&fs, other).map_err(text)? != expected {
+        return Err("another file was stored to".into());
+    }
+    let found = content(&fs, file).map_err(text)?;
+    if found[4096..12_288] == [9; 8192] { Ok(()) } else { Err("the pages are not the file's any more".into()) }
+}
+
 #[test]
 fn without_a_bug_nothing_is_caught() {
     let _alone = alone();
@@ -413,7 +442,7 @@ fn without_a_bug_nothing_is_caught() {
             found.unwrap_or_else(|what| panic!("{domain}, blocks of {block_bytes}, {writable}: {what}"));
         }
     }
-    for scenario in [pinned, unchecked, cuts_of_a_sync_of_the_file, timed, left] {
+    for scenario in [pinned, unchecked, cuts_of_a_sync_of_the_file, timed, left, left_past_eviction] {
         run(Mutant::None, scenario).unwrap_or_else(|what| panic!("{what}"));
     }
 }
@@ -466,4 +495,9 @@ fn fm5_mappings_untimed() {
 #[test]
 fn fm8_stores_left_unpinned() {
     is_caught(Mutant::StoresLeftUnpinned, &[left]);
+}
+
+#[test]
+fn fm8_left_pin_evicted() {
+    is_caught(Mutant::LeftPinEvicted, &[left_past_eviction]);
 }

@@ -1,4 +1,4 @@
-//! Memory lent to clients for stores ([SL1]–[SL8] of `crates/fs`): what a client gets at the greeting, its leases, and how they end.
+//! Memory lent to clients for stores ([SL1]–[SL9] of `crates/fs`): what a client gets at the greeting, its leases, and how they end.
 //!
 //! A lease is *none -(LendStores, LendTail)-> lent -(somebody wants the blocks, ReturnStores, Close, F_SETFL, a watch, two seconds without a store, the
 //! client's end)-> ended*. What is lent is overwritten by the client without a request; everything else goes by requests, which end the lease

@@ -99,10 +99,20 @@ pub enum Mutant {
     MappedNotSynced,
     /// [FM8] of `data/mapped.rs`: pages that a program may still store to are closed and given up before an unmount.
     StoresLeftUnpinned,
+    /// [FM8] of `data/mapped.rs`: a file that a program may still store to leaves memory, and its pin with it.
+    LeftPinEvicted,
     /// [MW2] of `data/mapped_write.rs`: bytes are in mapped pages before the data logs are durable that make the call atomic.
     MappedHomeFirst,
     /// [MW2] of `data/mapped_write.rs`: the data logs go, and their bytes were not copied to the mapped pages.
     MappedHomeForgotten,
+    /// [MW4] of `data/mapped_write.rs`: pages that are mapped for loads stay open when a change of them fails, and nobody notes it.
+    FailedStaysOpen,
+    /// [MW5] of `data/mapped_write.rs`: a write up to mapped blocks fails if a truncation comes between its growth and its bytes.
+    MetMidwayFails,
+    /// [MW6] of `data/mapped_write.rs`: who maps blocks once more rewrites those that have logs of a copy home that failed.
+    MappedLogsFolded,
+    /// [MW6] of `data/mapped_write.rs`: a truncation leaves the logs of a copy home that failed behind the new end.
+    MappedEndKeepsLogs,
     /// [MC1] of `data/mapped_change.rs`: mapped blocks behind a new end become unwritten before the end moves.
     MappedEndLater,
     /// [MC3] of `data/mapped_change.rs`: the inode does not say that mapped pages may hold anything behind the end.
@@ -111,6 +121,8 @@ pub enum Mutant {
     RegrownNotZeroed,
     /// [MC5] of `data/mapped_change.rs`: mapped blocks that are punched stay unwritten.
     PunchedStaysUnwritten,
+    /// [MC8] of `data/mapped_change.rs`: who maps the end of a file does not hold the blocks behind it.
+    MappedEndUnlocked,
     /// [OG4] of `data/open_pages.rs`: pages are closed with what was stored behind the end.
     ClosedBehindEnd,
     /// [MG1] of `data/mapped_steps.rs`: what is not aligned is mapped as it lies.
@@ -309,6 +321,8 @@ pub enum Mutant {
     SharedPagesKept,
     /// Sectors that were read into shared memory are not verified ([SM4] of `data/read_path.rs`).
     SharedPartsNotVerified,
+    /// [AL5] of `data/allocate.rs`: what a punch cuts off a block is decided before zeros may give the block more sectors.
+    CutDecidedEarly,
     /// The blocks that a collapse removes are not freed.
     CollapsedBlocksKept,
     /// Lines of new attributes are linked before they are fenced ([ST1]).
@@ -385,6 +399,8 @@ pub enum Mutant {
     LentBitForgotten,
     /// [SL8]: a file that gives rights to who starts it is lent for stores.
     RightsLent,
+    /// [SL9]: a lease is put on the list of all when others may have ended it.
+    LeaseListedLate,
     /// Attributes are noted when their inode is not locked any more ([VS2]).
     NotedBehindLock,
 }

@@ -1,5 +1,5 @@
 //! Leases for stores, as the range lock, the door and whoever ends them know them. Why they are as they are stands in `data/lent_stores.rs`
-//! ([SL1]–[SL8]), which makes and ends them; of room behind the end of the file, in `data/lent_room.rs` ([LR1]–[LR8]).
+//! ([SL1]–[SL9]), which makes and ends them; of room behind the end of the file, in `data/lent_room.rs` ([LR1]–[LR8]).
 
 use std::fmt;
 use std::ops::Range;
@@ -392,11 +392,14 @@ impl StoreLeases {
         Ok(())
     }
 
-    /// Adds it, or nothing, after all.
-    pub(crate) fn entered(&self, lease: Option<&Arc<StoreLease>>) {
-        let mut known = self.0.lock();
-        known.entering -= 1;
-        known.leases.extend(lease.cloned());
+    /// Adds it, before anybody can end it ([SL9]).
+    pub(crate) fn add(&self, lease: &Arc<StoreLease>) {
+        self.0.lock().leases.push(lease.clone());
+    }
+
+    /// It was added and its range handed over, or there is none, after all.
+    pub(crate) fn entered(&self) {
+        self.0.lock().entering -= 1;
     }
 
     /// It has ended.

@@ -137,6 +137,34 @@ fn stores_and_calls(random: &mut Random) -> Result<(), String> {
     fs.unmount().map_err(text)
 }
 
+/// A reader ends a lease, perhaps at the instant it is made.
+fn lent_and_read(_: &mut Random) -> Result<(), String> {
+    let setting = Setting::small(PersistenceDomain::Gpf, BLOCK as u32).with_memory_homes();
+    let pausing = PausingDevice::new(setting.format(), shuttle::thread::yield_now);
+    let fs = Arc::new(mount_device(Arc::new(pausing), &setting.mount).map_err(text)?);
+    let file = create(&fs, b"file")?;
+    fs.write(file, 0, &version(0), WriteOptions::default()).map_err(text)?;
+    fs.write_back_all().map_err(text)?;
+    let own = fs.clone();
+    let reader = shuttle::thread::spawn(move || {
+        for _ in 0..READS {
+            own.read(file, 0, &mut [0; BLOCK]).map_err(text)?;
+        }
+        Ok::<_, String>(())
+    });
+    let (_storing, access) = Storing::new();
+    let lease = fs.lend_stores(&Arc::default(), &access, file, 0).map_err(text)?;
+    reader.join().map_err(|_| "a thread panicked".to_owned())??;
+    if let Some(lease) = lease {
+        fs.end_stores(&lease).map_err(text)?;
+    }
+    if fs.stores_lent().0 != 0 {
+        return Err("a lease that has ended is on the list of all".into());
+    }
+    fs.forget(file, 1);
+    fs.unmount().map_err(text)
+}
+
 #[test]
 fn what_is_stored_is_what_others_read() {
     is_sound(400, "lent stores", stores_and_calls);
@@ -145,6 +173,16 @@ fn what_is_stored_is_what_others_read() {
 #[test]
 fn stores_not_ended() {
     is_caught(Mutant::StoresNotEnded, "lent stores", stores_and_calls);
+}
+
+#[test]
+fn a_lease_that_has_ended_is_on_no_list() {
+    is_sound(400, "a lease that is read", lent_and_read);
+}
+
+#[test]
+fn lease_listed_late() {
+    is_caught(Mutant::LeaseListedLate, "a lease that is read", lent_and_read);
 }
 
 #[test]

@@ -272,10 +272,11 @@ impl FileSystem {
         let (volume, home) = (&self.volume, self.home(file.number)?);
         let each = volume.geometry.block_sectors_each();
         let (mut jobs, mut others, mut moved_blocks) = (Vec::new(), Vec::new(), 0);
+        let zone = rows.zone().unwrap_or(view.zone); // of a given row: the file may have got another home since it was taken
         for block in blocks.clone() {
             let old = self.block_of(file, view, block)?;
             moved_blocks += u64::from(is_elsewhere(home, &old.base));
-            let Some(place) = rows.next(view.zone, block..blocks.end, || None) else { unreachable!("the row is as long as the piece") };
+            let Some(place) = rows.next(zone, block..blocks.end, || None) else { unreachable!("the row is as long as the piece") };
             if old.has_logs() || matches!(old.base, Base::Written(_) | Base::Lost(_)) {
                 tx.took(space::data(place, each));
                 jobs.push(Job::whole(volume, file, *view, block, old, place));

@@ -14,6 +14,8 @@
 //! [AL4] In a partly covered block, sectors from the range's start on are cut off if none of them must stay; otherwise zeros overwrite the
 //!       old bytes like any overwrite (RULES R14). The block is the granule in which sectors are freed. Logs in the range are removed,
 //!       unless sectors with data lie below them.
+//! [AL5] Which of the two happens is decided by the block as it is when it is cut. Zeros before the first sector that goes are a transaction
+//!       of their own; where they find no data log, it writes the whole block, which then has sectors behind the range too.
 
 use std::ops::{ControlFlow, Range};
 
@@ -37,6 +39,7 @@ use crate::index::block::{Base, BaseChange, Block, DataRun, space_512_of};
 use crate::index::tree::{self, Found};
 use crate::inodes::InCoreInode;
 use crate::inodes::range_lock::{Pin, RangeGuard};
+use crate::mutant::{Mutant, on};
 use crate::space::Zone;
 use crate::statistics::counted;
 use crate::types::AllocateMode;
@@ -362,7 +365,7 @@ impl FileSystem {
         Ok(pages)
     }
 
-    /// Zeroes a part of a block ([AL4]).
+    /// Zeroes a part of a block ([AL4], [AL5]).
     fn zero_part(&self, file: &InCoreInode, block: u64, bytes: Range<u32>, space: Zeroed) -> Result<()> {
         let block_bytes = self.volume.geometry.block_bytes();
         let view = self.view(file)?;
@@ -384,6 +387,10 @@ impl FileSystem {
             let stop = if cuts { start.next_multiple_of(SECTOR_BYTES as u32) } else { end.min(of_sectors) };
             if start < stop.min(inside) {
                 self.write_zeros(file, &view, block, start..stop.min(inside))?;
+                if cuts && !on(Mutant::CutDecidedEarly) {
+                    // [AL5]; `stop` is a multiple of a sector, so this happens once.
+                    return if stop < bytes.end { self.zero_part(file, block, stop..bytes.end, space) } else { Ok(()) };
+                }
             }
             start = stop;
         }

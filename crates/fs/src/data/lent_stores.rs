@@ -31,6 +31,7 @@
 //! [SL7] A lease holds its file like an open one. It ends by itself when nothing was stored for [`IDLE_MAX`].
 //! [SL8] A file that gives rights to who starts it (set-user-id, set-group-id, capabilities of a program) is not lent: a write takes them away, a
 //!       store would not. Whoever gives a file such rights ends its leases afterwards, and who lends looks for them behind the lease.
+//! [SL9] A lease is in the list of all before it has its range: from then on anybody may end it, and takes it off the list.
 //!
 //! A wait of [SL3] is one of a thread. Whoever serves many programs from one thread is told `WouldWait` and hands the call to others; as
 //! each program makes others wait once in its life, their number bounds nothing but how many programs can be late at the same time.
@@ -105,7 +106,12 @@ impl FileSystem {
         let lent = self.store_leases.enter().and_then(|()| {
             self.inodes.hold(number, 1); // [SL7]
             let lent = self.with_room(|| self.lend_once(&file, borrower, access, part));
-            self.store_leases.entered(lent.as_ref().ok().and_then(Option::as_ref));
+            if let Ok(Some(lease)) = &lent
+                && on(Mutant::LeaseListedLate)
+            {
+                self.store_leases.add(lease);
+            }
+            self.store_leases.entered();
             if !matches!(lent, Ok(Some(_))) {
                 self.forget(number, 1);
             }
@@ -175,6 +181,9 @@ impl FileSystem {
         let (fs, own) = (Arc::downgrade(self), file.clone());
         let ender = move |lease: &Arc<StoreLease>| fs.upgrade().map_or(Ok(()), |fs| fs.end_claimed(&own, lease));
         let lease = StoreLease::new((file.number, blocks), (extents, room), (access.clone(), borrower.clone()), Arc::new(ender));
+        if !on(Mutant::LeaseListedLate) {
+            self.store_leases.add(&lease); // [SL9]
+        }
         range.lend(&lease);
         let state = file.state.write_waiting();
         self.volume.versions.stores_begin(file.number); // [SL6]

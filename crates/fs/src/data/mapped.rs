@@ -22,11 +22,12 @@
 //!       A mapping for a program of another process ([`FileSystem::map_elsewhere`]) is the pin alone: that process maps the
 //!       extents, and whoever gives the pin up knows that it no longer does.
 //! [FM8] Where an unmount comes while such a program may still store ([`MappedElsewhere::leave`]), the pin stays, and so does an unlinked file:
-//!       nothing of it is given to anybody. Its pages stay open, without checksums, and the file system is not marked clean. So the next
+//!       nothing of it is given to anybody. The in-core inode, which has the pin, stays in memory for that. Its pages stay open, without checksums, and the file system is not marked clean. So the next
 //!       mount, which is refused while anybody can store to the device ([SZ2] of the device layer), finds them as after a crash.
 //! [FM7] Who maps 2 MiB or more gets the hint *aligned* for the file (`hint.rs`): what could not be mapped by huge pages is rewritten once it
 //!       is not mapped any more.
 
+use std::any::Any;
 use std::fmt;
 use std::ops::{ControlFlow, Deref, Range};
 use std::sync::Arc;
@@ -46,7 +47,7 @@ use crate::file_system::FileSystem;
 use crate::index::block::{Base, BaseChange, Block, DataRun, NewExtent};
 use crate::index::tree::{self, Found};
 use crate::inodes::InCoreInode;
-use crate::inodes::range_lock::Pinning;
+use crate::inodes::range_lock::{Pinning, RangeGuard};
 use crate::mutant::{Mutant, on};
 use crate::space::Zone;
 use crate::statistics::add;
@@ -284,7 +285,8 @@ impl<F: Deref<Target = FileSystem>> Pinned<F> {
 impl<F: Deref<Target = FileSystem>> Drop for Pinned<F> {
     fn drop(&mut self) {
         if self.is_left && self.writable {
-            return self.file_system.mappings.leave_behind(self.file.number); // [FM8]
+            let in_core: Arc<dyn Any + Send + Sync> = if on(Mutant::LeftPinEvicted) { Arc::new(()) } else { self.file.clone() };
+            return self.file_system.mappings.leave_behind(self.file.number, in_core); // [FM8]
         }
         if let Err(error) = self.end() {
             tracing::warn!(inode = self.file.number.get(), %error, "mapped pages have no checksums until they are closed");
@@ -427,8 +429,7 @@ impl FileSystem {
         if step > PAGE {
             self.align_beside_others(file, &blocks, step)?;
         }
-        let range = file.ranges.exclusive_to_map(blocks.start, blocks.end - 1)?;
-        let view = self.view(file)?;
+        let (range, view) = self.range_to_map(file, &blocks)?;
         if bytes.end > view.size {
             return Err(Error::InvalidArgument("a mapping ends with the file at the latest"));
         }
@@ -459,6 +460,19 @@ impl FileSystem {
         let id = range.pin(blocks.start, blocks.end - 1, writable); // [FM2]
         self.volume.versions.bytes_change(file.number); // [VS4] of `versions.rs`
         Ok((id, extents, memory))
+    }
+
+    /// Locks the blocks of a mapping, and all behind them if the end of the file is among them or before ([MC8] of `mapped_change.rs`).
+    fn range_to_map<'f>(&self, file: &'f InCoreInode, blocks: &Range<u64>) -> Result<(RangeGuard<'f>, FileView)> {
+        let end = blocks.end.saturating_mul(self.volume.geometry.block_bytes().into());
+        loop {
+            let has_end = end > self.view(file)?.size && !on(Mutant::MappedEndUnlocked);
+            let range = file.ranges.exclusive_to_map(blocks.start, if has_end { u64::MAX } else { blocks.end - 1 })?;
+            let view = self.view(file)?;
+            if has_end || end <= view.size || on(Mutant::MappedEndUnlocked) {
+                return Ok((range, view));
+            }
+        }
     }
 
     /// Moves what lies in the block zone, as a move to the home of the file does.
@@ -514,7 +528,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Makes pages of blocks that have data logs.
+    /// Makes pages of blocks that have data logs. Those of mapped blocks stay where they are ([MW6] of `mapped_write.rs`).
     pub(super) fn fold_logs(&self, file: &InCoreInode, view: &FileView, blocks: &Range<u64>) -> Result<()> {
         self.each_block(file, view, blocks, &mut |number, block| {
             if let Some(byte) = block.first_lost(0..block.base.data_bytes(), |_| None) {
@@ -523,6 +537,9 @@ impl FileSystem {
             }
             let sectors = self.whole_sectors(view, &block, number);
             if block.has_logs() {
+                if !file.ranges.pins(number, number).is_empty() && !on(Mutant::MappedLogsFolded) {
+                    return Err(Error::Mapped); // [MW6]
+                }
                 // Write-back alone would leave small logs over no pages to the block zone.
                 let is_short = block.base.sectors() < sectors;
                 self.rewrite_locked(file, number, if is_short { Rewrite::Lengthen(sectors) } else { Rewrite::WriteBack })?;

@@ -18,6 +18,9 @@
 //!       behind them. A crash between leaves zeros.
 //! [MC7] A mapping gives the last block of the file all its pages, so that there is room for growth. If the zone had none, growth
 //!       into the missing pages is refused (`Mapped`) while the block is mapped.
+//! [MC8] A write behind a gap holds its own blocks alone, all else that moves the end holds the blocks behind it. So who maps the end holds
+//!       all behind it until the pin is set: such a write has moved the end before, or finds the pin ([MC6]). A write takes back only the
+//!       `TAIL_STALE` that it has found.
 
 use std::ops::Range;
 
@@ -28,13 +31,14 @@ use tandemfs_format::{DataAddress, LINE_BYTES, LineAddress, PAGE_BYTES};
 
 use super::FileView;
 use super::allocate::{FREE_STEP_BLOCKS, STEP_BLOCKS, Zeroed};
-use super::commit::changed;
+use super::commit::{changed, count_space};
 use super::mapped::{in_rows, zero};
 use super::mapped_write::PIECE_BYTES;
-use super::truncate::{free_blocks, put_cut_block};
+use super::truncate::{free_blocks, logs_before, put_cut_block};
+use crate::alloc::Need;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
-use crate::index::block::{Base, DataRun};
+use crate::index::block::{Base, BaseChange, Block, DataRun, space_512_of};
 use crate::index::tree;
 use crate::inodes::InCoreInode;
 use crate::inodes::range_lock::{Pin, Pinning};
@@ -88,21 +92,15 @@ impl FileSystem {
         if cuts || size == view.size {
             return self.cut_last(file, view, size, cuts, change);
         }
-        if pinning == Pinning::Loads {
-            self.open_blocks(file, block..block + 1)?;
-        }
-        self.commit_size(file, |inode| {
-            inode.size = size;
-            if !on(Mutant::MappedEndUnmarked) {
-                inode.state |= state::TAIL_STALE; // [MC3]
-            }
-            change(inode);
-        })?;
-        self.zero_behind_end(file, &self.view(file)?)?;
-        if pinning == Pinning::Loads {
-            self.close_blocks(file, block..block + 1, false)?;
-        }
-        Ok(())
+        self.with_open(file, loaded(&block, pinning), || {
+            self.end_within(file, block, size, |inode| {
+                if !on(Mutant::MappedEndUnmarked) {
+                    inode.state |= state::TAIL_STALE; // [MC3]
+                }
+                change(inode);
+            })?;
+            self.zero_behind_end(file, &self.view(file)?)
+        })
     }
 
     /// Frees the blocks of a range that are not mapped, from the last on, and ends the file before them.
@@ -187,6 +185,29 @@ impl FileSystem {
         Ok(())
     }
 
+    /// Ends a file within a mapped block, whose pages stay. Logs behind the end go: those of a copy home that failed ([MW6]).
+    fn end_within(&self, file: &InCoreInode, block: u64, size: u64, change: impl FnOnce(&mut Inode)) -> Result<()> {
+        let volume = &self.volume;
+        let mut state = file.state.write()?;
+        if state.removed {
+            return Err(Error::Stale(file.number));
+        }
+        let (owner, mut root, mut tx, mut new) = (state.owner(file.number), state.root(), Tx::new(volume), state.inode.clone());
+        let old = Block::lookup(volume, owner, root, block)?;
+        let start = block * u64::from(volume.geometry.block_bytes());
+        if old.has_logs() && !on(Mutant::MappedEndKeepsLogs) {
+            let logs = logs_before(volume, owner, start, &old.logs, (size - start) as u32)?;
+            let kept_512 = space_512_of(volume.log_counting, old.base.sectors(), &logs);
+            count_space(&mut new, old.space_512(volume.log_counting), kept_512);
+            old.replace(&mut tx, volume, owner, &mut root, block, BaseChange::To(old.base), &logs, Need::Transient)?;
+            new.root = root.to_bytes();
+        }
+        new.size = size;
+        change(&mut new);
+        file.commit(tx, &mut state, new, Fenced::nothing_stored(), Flushed::nothing_written())?;
+        Ok(())
+    }
+
     pub(super) fn commit_size(&self, file: &InCoreInode, change: impl FnOnce(&mut Inode)) -> Result<()> {
         let mut state = file.state.write()?;
         if state.removed {
@@ -210,14 +231,8 @@ impl FileSystem {
             if old.has_logs() || u64::from(old.base.data_bytes()) < (size - last * block_bytes).min(block_bytes) {
                 return Err(Error::Mapped); // [MC7]
             }
-            if pinning == Pinning::Loads {
-                self.open_blocks(file, last..last + 1)?;
-            }
             if !on(Mutant::RegrownNotZeroed) {
-                self.zero_behind_end(file, view)?; // [MC3]
-            }
-            if pinning == Pinning::Loads {
-                self.close_blocks(file, last..last + 1, false)?;
+                self.with_open(file, loaded(&last, pinning), || self.zero_behind_end(file, view))?; // [MC3]
             }
         } else if let Some(first) = pins.iter().map(|pin| pin.first.max(last)).min() {
             let before = size.min(first * block_bytes);
@@ -392,13 +407,8 @@ impl FileSystem {
             if old.has_logs() || u64::from(old.base.data_bytes()) < inside.end {
                 return Err(Error::Mapped);
             }
-            if pinning == Pinning::Loads {
-                self.open_blocks(file, block..block + 1)?;
-            }
-            self.zero_bytes(page.offset_bytes() + inside.start..page.offset_bytes() + inside.end)?;
-            if pinning == Pinning::Loads {
-                self.close_blocks(file, block..block + 1, false)?;
-            }
+            let bytes = page.offset_bytes() + inside.start..page.offset_bytes() + inside.end;
+            self.with_open(file, loaded(&block, pinning), || self.zero_bytes(bytes))?;
         }
         self.commit_size(file, changed)
     }
@@ -406,4 +416,9 @@ impl FileSystem {
     pub(super) fn zero_runs(&self, pages: &[(LineAddress, u64)]) -> Result<()> {
         in_rows(pages.iter().copied()).into_iter().try_for_each(|(page, count)| zero(self, page, count).map(drop))
     }
+}
+
+/// A block that is to be opened for a change, since it is mapped for loads alone.
+fn loaded(block: &u64, pinning: Pinning) -> &[u64] {
+    if pinning == Pinning::Loads { std::slice::from_ref(block) } else { &[] }
 }

@@ -150,3 +150,49 @@ impl FileSystem {
         blocks.clone().step_by(each as usize).map(move |first| first..first + each)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tandemfs_crash::MemoryDevice;
+    use tandemfs_device::{Drive, PersistenceDomain};
+    use tandemfs_format::InodeNumber;
+    use tandemfs_format::inode::file_type;
+
+    use super::*;
+    use crate::types::Home;
+    use crate::{FormatOptions, MountOptions, NewInode, WriteOptions, make_file_system};
+
+    /// A piece of a large extent went to the block zone, or nowhere, if the file got its home there while it was mapped.
+    #[test]
+    fn regression_a_given_row_is_used_whatever_the_home_is_by_then() {
+        let drive = Drive::new(Arc::new(MemoryDevice::new(64 << 20, 64 << 20, PersistenceDomain::Gpf)));
+        make_file_system(&drive, &FormatOptions::default()).expect("mkfs");
+        let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
+        fs.set_home(InodeNumber::ROOT, Home::Memory).expect("has a home");
+        let new = NewInode { mode: file_type::REGULAR | 0o600, uid: 0, gid: 0, rdev: 0, target: b"" };
+        let number = fs.create(InodeNumber::ROOT, b"f", &new).expect("made").inode;
+        let bytes = vec![7; UNIT_BYTES as usize];
+        fs.write(number, 0, &bytes, WriteOptions::default()).expect("written");
+        let file = fs.inodes.get(&fs.volume, number).expect("there");
+        let piece = 0..piece_blocks(&fs.volume);
+        let pages = UNIT_BYTES / PAGE_BYTES as u64;
+        let (at, _) = fs.volume.take_row(Zone::Memory, pages..=pages, false).expect("room");
+        let rows = Rows::of(&fs.volume, at, piece.clone());
+        fs.set_home(number, Home::Block).expect("has another home");
+        let range = file.ranges.exclusive_to_map(piece.start, piece.end - 1).expect("free");
+        fs.align_locked(&file, piece.clone(), Some(rows)).expect("moved");
+        let view = fs.view(&file).expect("there");
+        let mut next = at;
+        for block in piece {
+            let base = fs.block_of(&file, &view, block).expect("read").base;
+            assert_eq!(base.run().map(|run| run.at), Some(next), "block {block}");
+            next = next.nth(fs.volume.geometry.block_sectors_each());
+        }
+        drop(range);
+        let mut found = vec![0; bytes.len()];
+        fs.read(number, 0, &mut found).expect("read");
+        assert_eq!(found, bytes);
+    }
+}

@@ -7,9 +7,13 @@
 //! [MW3] Only the written bytes are copied, so stores to others of the same line are not undone. Stores to the same bytes while the call runs
 //!       may be lost, or may be found beside its bytes: programs order what they share.
 //! [MW4] Pages that change so are open (`open_pages.rs` [OG1]), also where they are mapped for loads alone: then they are opened for the call
-//!       and closed before it ends.
+//!       and closed before it ends, also if it fails. What cannot be closed then is noted as unchecked.
 //! [MW5] A piece is at most what the logs of one block hold at any offset, so a longer write is several transactions. It does not move the end
-//!       of the file, which has grown before ([MC6] of `mapped_change.rs`). Its logs take the transient room, since they go at once.
+//!       of the file, which has grown before ([MC6] of `mapped_change.rs`); if a truncation or a mapping comes between, it begins anew. Its
+//!       logs take the transient room, since they go at once.
+//! [MW6] If a copy home fails (a bad line, a host without space), the call fails and the logs stay: reads have its bytes, the mappings may not.
+//!       Nobody makes up for it while the block is mapped, as programs may have stored to the same bytes since. Who has to change the block
+//!       or maps it once more is refused (`Mapped`). A truncation takes the logs behind the new end away.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -81,7 +85,10 @@ impl FileSystem {
         let Some(next) = pins.iter().map(|pin| pin.first.max(first)).min() else { return Ok(0) };
         if next > first {
             let before = data.slice(0..(next * block_bytes - offset) as usize);
-            return self.write_piece(file, offset, (before, [].as_slice().into()), options, rows).map(|_| before.len());
+            return match self.write_piece(file, offset, (before, [].as_slice().into()), options, rows) {
+                Err(Error::Mapped) if !on(Mutant::MetMidwayFails) => Ok(0), // [MW5]: a truncation or a mapping came between
+                other => other.map(|_| before.len()),
+            };
         }
         let mut end = first + 1;
         while pins.iter().any(|pin| pin.first <= end && end <= pin.last) {
@@ -120,17 +127,24 @@ impl FileSystem {
         to_close: &[u64],
     ) -> Result<()> {
         file.pages.forget(offset, offset + data.len() as u64);
-        for block in to_close {
-            self.open_blocks(file, *block..block + 1)?;
+        self.with_open(file, to_close, || self.log_and_copy(file, offset, data, options))
+    }
+
+    /// Changes pages of blocks that are mapped for loads alone: they are open meanwhile, and closed again whether that fails or not ([MW4]).
+    /// The caller holds them.
+    pub(super) fn with_open(&self, file: &InCoreInode, blocks: &[u64], change: impl FnOnce() -> Result<()>) -> Result<()> {
+        let opened = blocks.iter().try_for_each(|block| self.open_blocks(file, *block..*block + 1));
+        let changed = opened.and_then(|()| change());
+        if changed.is_err() && on(Mutant::FailedStaysOpen) {
+            return changed;
         }
-        let written = self.log_and_copy(file, offset, data, options);
-        for block in to_close {
-            if let Err(error) = self.close_blocks(file, *block..block + 1, false) {
+        for block in blocks {
+            if let Err(error) = self.close_blocks(file, *block..*block + 1, false) {
                 self.unchecked.lock().add(file.number);
                 tracing::warn!(inode = file.number.get(), %error, block, "mapped pages have no checksums until they are closed");
             }
         }
-        written
+        changed
     }
 
     /// [MW2]

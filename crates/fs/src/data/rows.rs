@@ -33,6 +33,11 @@ impl<'v> Rows<'v> {
         Self { volume, left: Some((at, blocks)) }
     }
 
+    /// The zone of the places that are left; none if there are none.
+    pub(super) fn zone(&self) -> Option<Zone> {
+        self.left.as_ref().map(|(at, _)| Zone::of(*at))
+    }
+
     /// The place of the first of these whole blocks in its home; the others are asked for next. The caller's transaction takes it over.
     /// `before` finds where the block before it begins.
     pub(super) fn next(&mut self, zone: Zone, blocks: Range<u64>, before: impl FnOnce() -> Option<DataAddress>) -> Option<DataAddress> {

@@ -23,13 +23,13 @@ use super::compose::load_log;
 use crate::alloc::Need;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
-use crate::index::block::{Base, BaseChange, Block};
+use crate::index::block::{Base, BaseChange, Block, LogSlots};
 use crate::index::salvage;
 use crate::index::tree::{self, Found};
 use crate::inodes::attribute_set::AttributeSet;
 use crate::inodes::{InCoreInode, State};
 use crate::mutant::{Mutant, on};
-use crate::volume::{Owner, Tx};
+use crate::volume::{Owner, Tx, Volume};
 
 /// Lines that a cut changes besides those of mapping pages, at most: leaf, checksum vector, inode.
 const CUT_LINES_MAX: u64 = 32;
@@ -202,22 +202,29 @@ pub(super) fn put_cut_block(
     Ok(())
 }
 
+/// The logs of a block that begins at `start`, cut at `end` bytes of it. `Block::replace` frees those that are gone.
+pub(super) fn logs_before(volume: &Volume, owner: Owner, start: u64, logs: &LogSlots, end: u32) -> Result<LogSlots> {
+    let mut kept = *logs;
+    for slot in &mut kept {
+        let Some(log) = *slot else { continue };
+        if log.offset >= end {
+            *slot = None;
+        } else if log.end() > end {
+            let mut bytes = vec![0; log.length as usize];
+            load_log(volume, owner.inode, start, &log, &mut bytes)?;
+            let length = end - log.offset;
+            *slot = Some(LogEntry { length, crc: volume.data_checksum(&bytes[..length as usize]), ..log });
+        }
+    }
+    Ok(kept)
+}
+
 /// Cuts a block at `end` bytes, and frees the sectors beyond. Also returns whether stale bytes stay in its last sector.
 fn cut_block(tx: &mut Tx<'_>, fs: &FileSystem, view: &FileView, old: &Block, block: u64, end: u32) -> Result<(Block, bool)> {
     let volume = &fs.volume;
     let start = block * u64::from(volume.geometry.block_bytes());
     let mut kept = old.clone();
-    for slot in &mut kept.logs {
-        let Some(log) = *slot else { continue };
-        if log.offset >= end {
-            *slot = None; // `replace` frees it
-        } else if log.end() > end {
-            let mut bytes = vec![0; log.length as usize];
-            load_log(volume, view.owner.inode, start, &log, &mut bytes)?;
-            let length = end - log.offset;
-            *slot = Some(LogEntry { length, crc: volume.data_checksum(&bytes[..length as usize]), ..log });
-        }
-    }
+    kept.logs = logs_before(volume, view.owner, start, &old.logs, end)?;
     let sectors = end.div_ceil(SECTOR_BYTES as u32);
     if sectors < old.base.sectors() {
         kept.base = old.cut_base(tx, volume, view.owner, sectors)?;

@@ -147,7 +147,8 @@ impl FileSystem {
             self.take_aligned(file, &view, &(offset..offset.saturating_add((data.len() + later.len()) as u64)))?;
             (offset, view, range) = lock()?;
         }
-        if view.tail_stale && offset + data.len() as u64 > view.size {
+        let was_stale = view.tail_stale;
+        if was_stale && offset + data.len() as u64 > view.size {
             view = self.with_settled_end(file, &view)?;
         }
         let (end, policy) = (offset + data.len() as u64, self.write_policy());
@@ -192,8 +193,8 @@ impl FileSystem {
         let apart = self.taken_apart(&view, &targets);
         commit(tx, file, &mut targets, durable, |inode| {
             inode.size = inode.size.max(end + mutants::size_ahead(later.len()));
-            if end >= view.size.next_multiple_of(SECTOR_BYTES as u64) {
-                inode.state &= !state::TAIL_STALE; // no stale bytes are left in the old last sector
+            if was_stale && end >= view.size.next_multiple_of(SECTOR_BYTES as u64) {
+                inode.state &= !state::TAIL_STALE; // no stale bytes are left in the old last sector; [MC8] of `mapped_change.rs`
             }
             touch(inode, options);
         })?;

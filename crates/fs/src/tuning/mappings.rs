@@ -1,5 +1,6 @@
 //! Which mappings of files there are (`data/mapped.rs`).
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -26,8 +27,8 @@ struct State {
     is_closed: bool,
     /// Pages that are mapped for stores, by file and pin. They stay where they are as long as the pin.
     stored: BTreeMap<(u64, u64), MappedPages>,
-    /// Files of mappings that were left ([FM8] of `data/mapped.rs`).
-    left: BTreeSet<u64>,
+    /// Files of mappings that were left ([FM8] of `data/mapped.rs`), and what keeps them in memory with their pins.
+    left: BTreeMap<u64, Arc<dyn Any + Send + Sync>>,
 }
 
 impl Mappings {
@@ -70,16 +71,16 @@ impl Mappings {
         self.state.lock().stored.range((first, 0)..=(last, u64::MAX)).map(|(_, pages)| Arc::clone(pages)).collect()
     }
 
-    /// A mapping is left as it is ([FM8] of `data/mapped.rs`), and no longer keeps an unmount from coming.
-    pub(crate) fn leave_behind(&self, file: InodeNumber) {
+    /// A mapping is left as it is ([FM8] of `data/mapped.rs`), and no longer keeps an unmount from coming. `in_core` is the file in memory.
+    pub(crate) fn leave_behind(&self, file: InodeNumber, in_core: Arc<dyn Any + Send + Sync>) {
         let mut state = self.state.lock();
         state.count -= 1;
-        state.left.insert(file.get());
+        state.left.insert(file.get(), in_core);
     }
 
     /// Files of mappings that were left.
     pub(crate) fn left(&self) -> BTreeSet<u64> {
-        self.state.lock().left.clone()
+        self.state.lock().left.keys().copied().collect()
     }
 
     /// No more of them.
