@@ -7,8 +7,9 @@ use tandemfs_format::attributes::{
     extend_stream,
 };
 use tandemfs_format::inode::{Inode, file_type};
+use tandemfs_format::quota::{ChunkName, QuotaChunk};
 use tandemfs_format::segment::Region;
-use tandemfs_format::{LINE_BYTES, Line, LineAddress, PAGE_LINES};
+use tandemfs_format::{InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_LINES};
 
 use crate::checker::Checker;
 use crate::finding::{Damage, Finding};
@@ -136,7 +137,8 @@ impl Checker<'_> {
                     space += StreamShape::of(length as usize).space_512();
                 }
                 let (before, _) = set.split_at(index);
-                odd.extend(oddity(inode, before, attribute, &bytes).map(|field| (index as u64, field)));
+                let is_limited = number == InodeNumber::ROOT.get() && image.superblock.has_quota();
+                odd.extend(oddity(inode, is_limited, before, attribute, &bytes).map(|field| (index as u64, field)));
             }
             Ok(space)
         });
@@ -155,7 +157,7 @@ impl Checker<'_> {
 }
 
 /// Violations of FORMAT.md by an attribute.
-fn oddity(inode: &Inode, before: &[Attribute], attribute: &Attribute, value: &[u8]) -> Option<&'static str> {
+fn oddity(inode: &Inode, may_have_limits: bool, before: &[Attribute], attribute: &Attribute, value: &[u8]) -> Option<&'static str> {
     if before.iter().any(|other| (other.namespace, &other.name) == (attribute.namespace, &attribute.name)) {
         return Some("name");
     }
@@ -163,6 +165,7 @@ fn oddity(inode: &Inode, before: &[Attribute], attribute: &Attribute, value: &[u
         (Namespace::User, file_type::REGULAR | file_type::DIRECTORY) => true,
         (Namespace::User, _) | (Namespace::AccessAcl, file_type::SYMLINK) => false,
         (Namespace::DefaultAcl, kind) => kind == file_type::DIRECTORY,
+        (Namespace::Quota, _) => may_have_limits,
         _ => true,
     };
     if !may_have {
@@ -174,6 +177,10 @@ fn oddity(inode: &Inode, before: &[Attribute], attribute: &Attribute, value: &[u
             Some((bits, minimal)) => (minimal || bits != inode.mode & 0o777).then_some("mode"),
         },
         Namespace::DefaultAcl => bits_of_list(value).is_none().then_some("access list"),
+        Namespace::Quota => match ChunkName::parse(&attribute.name) {
+            None => Some("name"),
+            Some(name) => QuotaChunk::decode(name, value).is_err().then_some("limits"),
+        },
         _ => None,
     }
 }

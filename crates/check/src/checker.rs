@@ -26,6 +26,7 @@ use crate::rescue::lost_units;
 use crate::segments::Segments;
 use crate::superblock::{self, Reading};
 use crate::undo::Undo;
+use crate::usage::UsageCounts;
 
 /// How to check.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,6 +132,8 @@ pub(crate) struct Checker<'c> {
     pub(crate) inodes: Inodes,
     pub(crate) data: DataQueue,
     pub(crate) counts: Counts,
+    /// What each user, group and project uses.
+    pub(crate) usage: UsageCounts,
     findings: Vec<Finding>,
     left_out: u64,
     mends: Vec<Mend>,
@@ -154,6 +157,7 @@ impl<'c> Checker<'c> {
             inodes: Inodes::default(),
             data: DataQueue::default(),
             counts: Counts::default(),
+            usage: UsageCounts::default(),
             findings: Vec::new(),
             left_out: 0,
             mends: Vec::new(),
@@ -229,6 +233,7 @@ pub(crate) struct Inspection<'d> {
     pub(crate) with_data: bool,
     left_out: u64,
     counts: Counts,
+    usage: UsageCounts,
     copy_is_behind: bool,
     identity_is_behind: bool,
     /// What a superblock lost that was put together from two copies.
@@ -317,7 +322,7 @@ fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMu
     checker.check_maps();
     checker.claim_what_has_no_owner();
 
-    let Checker { inodes, lines, sectors, data, counts, findings, mends, lost, left_out, .. } = checker;
+    let Checker { inodes, lines, sectors, data, counts, usage, findings, mends, lost, left_out, .. } = checker;
     let located = findings
         .into_iter()
         .map(|finding| {
@@ -341,6 +346,7 @@ fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMu
         with_data: options.data,
         left_out,
         counts,
+        usage,
         copy_is_behind: heads.copy_is_behind,
         identity_is_behind: heads.identity_is_behind,
         superblock_without: heads.rebuilt_without,
@@ -452,6 +458,7 @@ impl<'d> Outcome<'d> {
             superblock_copy_behind: self.inspection.copy_is_behind,
             identity_behind: self.inspection.identity_is_behind,
             counts: self.inspection.counts,
+            usage: if superblock.has_quota() { self.inspection.usage.list() } else { Vec::new() },
             repaired: self.repaired,
             rescued: self.rescued,
             dry_run: options.dry_run,

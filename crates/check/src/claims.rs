@@ -12,12 +12,15 @@ const GROUP_BITS: u64 = WORDS as u64 * 64;
 /// A set of lines or sectors in use.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
+    /// Bits that were claimed, those twice that were claimed twice.
+    total: u64,
     groups: HashMap<u64, Box<[u64; WORDS]>>,
 }
 
 impl Claims {
     /// Claims `count` bits from `start`. Returns false if one of them was claimed before; the others are claimed anyway.
     pub(crate) fn claim(&mut self, start: u64, count: u64) -> bool {
+        self.total += count;
         let mut clean = true;
         let end = start.saturating_add(count);
         let mut at = start;
@@ -31,6 +34,11 @@ impl Claims {
             at += here;
         }
         clean || on(Mutant::SharedSpaceIgnored)
+    }
+
+    /// How many bits were claimed so far.
+    pub(crate) fn total(&self) -> u64 {
+        self.total
     }
 
     /// Whether none of `count` bits from `start` is claimed.
@@ -68,6 +76,7 @@ mod tests {
         assert!(!claims.claim(32_768, 1));
         assert_eq!(claims.group(0).expect("used")[0], 0xf << 60);
         assert!(claims.group(2).is_none());
+        assert_eq!(claims.total(), 28);
         let mut other = Claims::default();
         other.claim(71, 100);
         assert!(claims.is_disjoint(&other) && other.is_disjoint(&claims));

@@ -211,7 +211,7 @@ impl Checker<'_> {
             file_type::SYMLINK => self.counts.links += 1,
             _ => self.counts.special += 1,
         }
-        for (field, value) in odd_fields(inode, self.image.superblock.has_memory_homes()) {
+        for (field, value) in odd_fields(inode, self.image.superblock.has_memory_homes(), self.image.superblock.has_quota()) {
             self.find(Finding::InodeField { inode: found.number, field, found: value });
             self.mend(Mend::Field { inode: found.number, field });
         }
@@ -219,7 +219,7 @@ impl Checker<'_> {
 }
 
 /// Findings for fields with values that FORMAT.md does not allow.
-fn odd_fields(inode: &Inode, has_homes: bool) -> Vec<(&'static str, u64)> {
+fn odd_fields(inode: &Inode, has_homes: bool, has_quota: bool) -> Vec<(&'static str, u64)> {
     let mut odd = Vec::new();
     for (field, time) in [("atime", inode.atime), ("mtime", inode.mtime), ("ctime", inode.ctime), ("birth", inode.birth)] {
         if time.nanoseconds > 999_999_999 {
@@ -233,7 +233,8 @@ fn odd_fields(inode: &Inode, has_homes: bool) -> Vec<(&'static str, u64)> {
         _ => inode.size != 0,
     };
     let home = flags::HOME_MEMORY | flags::HOME_BLOCK;
-    if inode.flags & !(if has_homes { flags::KNOWN } else { 0 }) != 0 || inode.flags & home == home {
+    let known = if has_homes { flags::OF_HOMES } else { 0 } | if has_quota { flags::OF_QUOTA } else { 0 };
+    if inode.flags & !known != 0 || inode.flags & home == home {
         odd.push(("flags", inode.flags.into()));
     }
     if size_is_odd {

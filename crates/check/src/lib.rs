@@ -49,6 +49,7 @@ mod segments;
 mod superblock;
 mod tree;
 mod undo;
+mod usage;
 
 pub use checker::{CheckOptions, Progress, Stage, check};
 pub use dump::Dump;
@@ -57,3 +58,4 @@ pub use finding::{Damage, Finding, Severity, Target};
 pub use report::{Counts, Located, LostRange, Placed, Report};
 pub use restore::{DamagedRange, Missing, Refused, RestoreError, RestoreOptions, RestoreReport, restore};
 pub use undo::{Undone, undo};
+pub use usage::Usage;

@@ -34,6 +34,7 @@ impl Checker<'_> {
             None => self.progress(Stage::Mappings, done, total),
             Some(found) => {
                 let Ok(inode) = found.decoded else { return };
+                let before = (self.lines.total(), self.sectors.total());
                 let attributes_512 = self.check_attributes(found.number, &inode);
                 let mapping_512 = if inode.has_mapping() { self.check_mapping(found.number, &inode) } else { Some(0) };
                 if let (Some(mapping), Some(attributes)) = (mapping_512, attributes_512)
@@ -42,6 +43,8 @@ impl Checker<'_> {
                     let expected = mapping + attributes;
                     self.find(Finding::SpaceWrong { inode: found.number, found: inode.space_512, expected });
                 }
+                let (lines, sectors) = (self.lines.total() - before.0, self.sectors.total() - before.1);
+                self.usage.add(&inode, lines, sectors);
             }
         });
         self.verify_data();

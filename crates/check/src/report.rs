@@ -6,6 +6,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::finding::{Finding, Severity};
+use crate::usage::Usage;
 
 /// Counters of the check.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -133,6 +134,9 @@ pub struct Report {
     pub identity_behind: bool,
     /// What was counted.
     pub counts: Counts,
+    /// What each user, group and project uses, counted anew; empty without the feature *quota*.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub usage: Vec<Usage>,
     /// What was repaired, or would be with [`crate::CheckOptions::dry_run`].
     pub repaired: Vec<Located>,
     /// What was corrected or rebuilt because its checksums prove it, and what [`crate::CheckOptions::rescue`] could not rebuild, as sentences.

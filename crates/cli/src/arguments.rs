@@ -93,6 +93,12 @@ pub enum Command {
         #[command(subcommand)]
         command: HomeCommand,
     },
+    /// Show or set limits of users, groups and projects on the space of each zone and on inodes
+    Quota {
+        /// What to do.
+        #[command(subcommand)]
+        command: QuotaCommand,
+    },
     /// Show or set which files are to lie in aligned extents of 2 MiB, which one huge page can map
     Aligned {
         /// What to do.
@@ -653,6 +659,128 @@ pub struct TrimArguments {
 pub struct CompactArguments {
     /// The mount point.
     pub mountpoint: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Commands on quota.
+#[derive(Debug, Subcommand)]
+pub enum QuotaCommand {
+    /// Set limits of a user, a group or a project
+    #[command(after_help = QUOTA_SET_HELP)]
+    Set(QuotaSetArguments),
+    /// Show what a user, a group or a project uses, and its limits
+    Get(QuotaGetArguments),
+    /// Show what everybody uses, and all limits
+    Report(QuotaReportArguments),
+    /// Set how long usage may stay above soft limits
+    Grace(QuotaGraceArguments),
+    /// Make a directory tree a project, whose usage is counted together
+    #[command(after_help = QUOTA_PROJECT_HELP)]
+    Project(QuotaProjectArguments),
+}
+
+const QUOTA_SET_HELP: &str = "\
+Limits that are not named stay; 0 removes one. Usage may be above a soft limit
+for the grace period (7 days, see 'tandemfs quota grace'), and is never above a
+hard one. Root, and who has CAP_SYS_RESOURCE, is not limited. With the first
+limit of a file system everything is counted, and builds that do not know limits
+refuse the device from then on.";
+
+const QUOTA_PROJECT_HELP: &str = "\
+What is made in the tree later belongs to the project. Files of other projects
+are not moved or linked into it (EXDEV): mv then copies. Project 0 is none.";
+
+/// A user, a group or a project.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct QuotaSubject {
+    /// A user, by name or number.
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+    /// A group, by name or number.
+    #[arg(long, value_name = "NAME")]
+    pub group: Option<String>,
+    /// A project, by number.
+    #[arg(long, value_name = "ID")]
+    pub project: Option<u32>,
+}
+
+/// `quota set`.
+#[derive(Debug, Args)]
+pub struct QuotaSetArguments {
+    /// The mount point.
+    pub mountpoint: PathBuf,
+    /// Whose limits.
+    #[command(flatten)]
+    pub subject: QuotaSubject,
+    /// Soft limit of bytes in the memory zone.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub memory_soft: Option<u64>,
+    /// Hard limit of bytes in the memory zone.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub memory_hard: Option<u64>,
+    /// Soft limit of bytes in the block zone.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub block_soft: Option<u64>,
+    /// Hard limit of bytes in the block zone.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub block_hard: Option<u64>,
+    /// Soft limit of inodes.
+    #[arg(long, value_name = "NUMBER")]
+    pub inodes_soft: Option<u64>,
+    /// Hard limit of inodes.
+    #[arg(long, value_name = "NUMBER")]
+    pub inodes_hard: Option<u64>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `quota get`.
+#[derive(Debug, Args)]
+pub struct QuotaGetArguments {
+    /// The mount point.
+    pub mountpoint: PathBuf,
+    /// Whose usage and limits.
+    #[command(flatten)]
+    pub subject: QuotaSubject,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `quota report`.
+#[derive(Debug, Args)]
+pub struct QuotaReportArguments {
+    /// The mount point.
+    pub mountpoint: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `quota grace`.
+#[derive(Debug, Args)]
+pub struct QuotaGraceArguments {
+    /// The mount point.
+    pub mountpoint: PathBuf,
+    /// Of which limits.
+    #[arg(value_parser = ["user", "group", "project"])]
+    pub kind: String,
+    /// How long: 7d, 12h, 30m, 90s.
+    #[arg(value_parser = crate::quota::parse_time)]
+    pub time: u32,
+}
+
+/// `quota project`.
+#[derive(Debug, Args)]
+pub struct QuotaProjectArguments {
+    /// A directory, or a file, of a mount.
+    pub path: PathBuf,
+    /// The project; 0 for none.
+    pub project: u32,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

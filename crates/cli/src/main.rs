@@ -37,6 +37,7 @@ mod openmetrics;
 mod output;
 mod placement;
 mod probe;
+mod quota;
 mod remount;
 mod resize;
 mod restore;
@@ -103,6 +104,7 @@ fn execute(command: Command) -> Result<u8, Failure> {
         Command::Trim(arguments) => trim::run(&arguments),
         Command::Compact(arguments) => compact::run(&arguments),
         Command::Home { command } => home::run(&command),
+        Command::Quota { command } => quota::run(&command),
         Command::Aligned { command } => aligned::run(&command),
         Command::Defrag(arguments) => aligned::defrag(&arguments),
         Command::Dump(arguments) => dump::run(&arguments),

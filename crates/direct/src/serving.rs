@@ -20,7 +20,7 @@ use std::sync::mpsc::Sender;
 use rustix::io::Errno;
 use tandemfs_protocol::{Malformed, Operation, Outcome};
 use tandemfs_ring::{Answer, ClientId, End, Handler, Request, Ticket};
-use tandemfs_vfs::Owed;
+use tandemfs_vfs::{Owed, Vfs};
 
 use crate::calls::{self, Served};
 use crate::clients::{Client, Shared};
@@ -95,7 +95,8 @@ impl Desk {
                 let (may_leave_files, begun) = (may_leave_files(&operation), client.tally.begin(operation.number()));
                 let caller = client.peer.pid.cast_unsigned();
                 let vfs = &shared.vfs;
-                match vfs.file_system().for_caller(caller, || calls::try_serve(vfs, &shared.recorder, client, operation, &ticket)) {
+                let serve = || bound(vfs, client, || calls::try_serve(vfs, &shared.recorder, client, operation, &ticket));
+                match vfs.file_system().for_caller(caller, serve) {
                     (None, owed) => return Some(hand_on(&shared, client, request, (ticket, begun), owed)), // [SRV1]
                     (Some(served), owed) => {
                         let leaves = may_leave_files && shared.vfs.file_system().has_left_behind() && !mutant::on(Mutant::FilesLeft);
@@ -164,6 +165,11 @@ fn log(served: &Served) {
     }
 }
 
+/// Serves a client within the limits of quota. Without limits nobody asks who he is.
+fn bound<T>(vfs: &Vfs, client: &Client, serve: impl FnOnce() -> T) -> T {
+    if vfs.file_system().counts_usage() { vfs.bound_by_quota(&client.process().credentials, serve) } else { serve() }
+}
+
 /// What serves a request in the pool.
 fn hand_on(shared: &Arc<Shared>, client: &Arc<Client>, request: &Request, (ticket, begun): (Ticket, Begun), owed: Owed) -> Job {
     client.tally.goes_to_pool();
@@ -172,8 +178,8 @@ fn hand_on(shared: &Arc<Shared>, client: &Arc<Client>, request: &Request, (ticke
     Box::new(move || {
         drop(owed);
         let caller = client.peer.pid.cast_unsigned();
-        let served =
-            worker.vfs.file_system().for_caller(caller, || calls::serve(&worker.vfs, &worker.recorder, &client, &request, &ticket));
+        let serve = || bound(&worker.vfs, &client, || calls::serve(&worker.vfs, &worker.recorder, &client, &request, &ticket));
+        let served = worker.vfs.file_system().for_caller(caller, serve);
         log(&served);
         client.tally.end(begun, &served.outcome);
         drop(client); // before the answer: what was closed is gone when its closer goes on

@@ -96,11 +96,13 @@ pub enum Namespace {
     AccessAcl,
     /// `system.posix_acl_default`, the whole name.
     DefaultAcl,
+    /// `system.tandemfs.quota.`: limits, of the root directory alone ([`crate::quota`]). Programs do not see it.
+    Quota,
 }
 
 impl Namespace {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 5] = [Self::User, Self::Trusted, Self::Security, Self::AccessAcl, Self::DefaultAcl];
+    pub const ALL: [Self; 6] = [Self::User, Self::Trusted, Self::Security, Self::AccessAcl, Self::DefaultAcl, Self::Quota];
 
     /// The number on the medium, from 1.
     pub fn number(self) -> u8 {
@@ -110,6 +112,7 @@ impl Namespace {
             Self::Security => 3,
             Self::AccessAcl => 4,
             Self::DefaultAcl => 5,
+            Self::Quota => 6,
         }
     }
 
@@ -121,12 +124,13 @@ impl Namespace {
             Self::Security => "security.",
             Self::AccessAcl => "system.posix_acl_access",
             Self::DefaultAcl => "system.posix_acl_default",
+            Self::Quota => "system.tandemfs.quota.",
         }
     }
 
     /// Whether a name follows the prefix.
     pub fn is_prefix(self) -> bool {
-        matches!(self, Self::User | Self::Trusted | Self::Security)
+        matches!(self, Self::User | Self::Trusted | Self::Security | Self::Quota)
     }
 
     /// Splits a whole name; `None` for an unknown prefix.

@@ -33,10 +33,17 @@ pub mod flags {
     pub const HOME_BLOCK: u32 = 1 << 1;
     /// Each 2 MiB is to lie in an aligned extent; inherited from the directory. Only with the feature *memory home*.
     pub const ALIGNED: u32 = 1 << 2;
-    /// What is inherited from the directory.
+    /// What is made in the directory has its project, and directories have this flag too; nothing of another project is moved into it or
+    /// linked there. Only with the feature *quota*.
+    pub const PROJECT_INHERIT: u32 = 1 << 3;
+    /// What files and directories inherit from the directory.
     pub const INHERITED: u32 = HOME_MEMORY | HOME_BLOCK | ALIGNED;
+    /// Bits that need the feature *memory home*.
+    pub const OF_HOMES: u32 = INHERITED;
+    /// Bits that need the feature *quota*.
+    pub const OF_QUOTA: u32 = PROJECT_INHERIT;
     /// All bits with a meaning.
-    pub const KNOWN: u32 = INHERITED;
+    pub const KNOWN: u32 = OF_HOMES | OF_QUOTA;
 }
 
 persistent! {

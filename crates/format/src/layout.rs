@@ -81,6 +81,8 @@ pub const TABLES: &[Table] = &[
     crate::attributes::AttributeSetHead::TABLE,
     crate::attributes::AttributeHead::TABLE,
     crate::attributes::AttributeValuePointer::TABLE,
+    crate::quota::QuotaChunkHead::TABLE,
+    crate::quota::QuotaRecordBytes::TABLE,
 ];
 
 #[cfg(test)]

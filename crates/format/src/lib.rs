@@ -29,6 +29,7 @@ pub mod journal;
 pub mod lent_room;
 pub mod linearity;
 pub mod mapping;
+pub mod quota;
 pub mod run;
 pub mod segment;
 pub mod size;

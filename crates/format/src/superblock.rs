@@ -38,12 +38,12 @@ pub mod incompat {
     pub const MEMORY_HOME: u64 = 1 << 3;
     /// File data without checksums (`mkfs --checksum=none`, pages mapped for direct stores).
     pub const UNCHECKED_DATA: u64 = 1 << 4;
-    /// Quota. Assigned, not yet used.
+    /// Limits of quota ([`crate::quota`]), and directories whose project is inherited ([`crate::inode::flags::PROJECT_INHERIT`]).
     pub const QUOTA: u64 = 1 << 5;
     /// The table of lent room is there ([`LentRoom`](crate::lent_room::LentRoom)). Only together with [`MEMORY_HOME`].
     pub const LENT_ROOM: u64 = 1 << 6;
     /// The bits that this build supports.
-    pub const KNOWN: u64 = UNCHECKED_DATA | MEMORY_HOME | LENT_ROOM;
+    pub const KNOWN: u64 = UNCHECKED_DATA | MEMORY_HOME | QUOTA | LENT_ROOM;
 }
 
 /// Feature bits that a build may ignore.
@@ -257,6 +257,11 @@ impl Superblock {
     /// Whether there is a table of lent room.
     pub fn has_lent_rooms(&self) -> bool {
         self.incompat & incompat::LENT_ROOM != 0
+    }
+
+    /// Whether there may be limits of quota and inherited projects.
+    pub fn has_quota(&self) -> bool {
+        self.incompat & incompat::QUOTA != 0
     }
 
     /// Whether records of lost parts may occur.

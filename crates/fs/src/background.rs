@@ -73,6 +73,9 @@ impl FileSystem {
         if let Err(error) = self.compact_behind() {
             tracing::error!(%error, "compaction of metadata");
         }
+        if let Err(error) = self.store_grace_periods() {
+            tracing::warn!(%error, "grace periods of quota");
+        }
         if let Err(error) = self.move_homes_behind() {
             tracing::error!(%error, "moving files to their homes");
         }

@@ -1,6 +1,7 @@
 use tandemfs_device::DeviceError;
 use tandemfs_format::geometry::GeometryError;
 use tandemfs_format::identity::times_differ;
+use tandemfs_format::quota::QuotaKind;
 use tandemfs_format::size::size;
 use tandemfs_format::superblock::SuperblockError;
 use tandemfs_format::{Corrupt, InodeNumber};
@@ -68,6 +69,19 @@ pub enum Error {
         /// "memory" or "block".
         zone: &'static str,
     },
+    /// A limit of quota is reached.
+    #[error("the limit of {} {id} is reached: {resource}", kind.name())]
+    QuotaExceeded {
+        /// Whose limit: of a user, group or project.
+        kind: QuotaKind,
+        /// The id.
+        id: u32,
+        /// What is limited.
+        resource: &'static str,
+    },
+    /// A file of another project cannot be moved or linked into a directory whose project is inherited.
+    #[error("the directory is of another project; files of it are copied there, not moved or linked")]
+    OtherProject,
     /// Beyond the largest file.
     #[error("beyond the largest file size")]
     FileTooLarge,

@@ -36,6 +36,7 @@ use crate::lent_pages::LentPages;
 use crate::mutant::{Mutant, on};
 use crate::numa::Numa;
 use crate::quarantine::Quarantine;
+use crate::quota::Quota;
 use crate::recovery::{self, Loaded, RecoveryReport};
 use crate::stamp;
 use crate::statistics::Live;
@@ -191,6 +192,7 @@ impl FileSystem {
             lent_pages: LentPages::default(),
             leases: Arc::default(),
             held_back: HeldBack::default(),
+            quota: Quota::default(),
             discards: Discards::default(),
             versions: Arc::default(),
         };
@@ -243,6 +245,7 @@ impl FileSystem {
             recovery: RecoveryReport::default(),
         };
         file_system.adopt_lent_rooms()?; // [LR6] of `data/lent_room.rs`
+        file_system.begin_counting_at_mount();
         if !options.read_only {
             for number in &orphans {
                 file_system.remove_orphan(*number)?;
@@ -294,6 +297,7 @@ impl FileSystem {
             self.remove_orphan(number)?;
         }
         self.close_all_open_pages()?;
+        self.store_grace_periods()?;
         self.volume.checkpoint()?;
         if self.volume.held_back.is_any() && !on(Mutant::CleanWhileHeldBack) {
             self.volume.health.close(); // [HB4]

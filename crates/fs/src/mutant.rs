@@ -403,6 +403,18 @@ pub enum Mutant {
     LeaseListedLate,
     /// Attributes are noted when their inode is not locked any more ([VS2]).
     NotedBehindLock,
+    /// [QT2] of `quota/`: limits refuse nothing.
+    LimitsIgnored,
+    /// [QT2] of `quota/`: what a transaction frees stays counted.
+    FreedStaysCounted,
+    /// [QT2] of `quota/`: what a refused transaction would have taken stays counted.
+    RefusedStaysCounted,
+    /// [QT6] of `quota/`: the usage of an inode does not follow its owner.
+    ChownUncounted,
+    /// [PJ2] of `namespace/project.rs`: files of another project enter a tree.
+    ProjectsMixed,
+    /// [QL1] of `namespace/quota_limits.rs`: limits are stored without the feature bit.
+    QuotaBitForgotten,
 }
 
 #[cfg(feature = "mutants")]

@@ -25,6 +25,7 @@ use tandemfs_format::size::size;
 use crate::alloc::departure::Pace;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
+use crate::quota::unbound;
 use crate::sync::EXPLORED;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::tuning::compaction::{COMPACTIONS_MAX, GATHERINGS_MAX};
@@ -92,21 +93,21 @@ impl FileSystem {
             let (most, wanted) = if self.volume.has_memory_homes() { (GATHERINGS_MAX, 1 << compactions) } else { (COMPACTIONS_MAX, 1) };
             if zone == "memory" && compactions < most {
                 compactions += 1;
-                if self.compact_for_space(given, wanted)? {
+                if unbound(|| self.compact_for_space(given, wanted))? {
                     continue;
                 }
             }
             // Extents and slots share the zone: logs over extents that are written back free slots, and units are emptied anew.
             if zone == "memory" && !self.volume.geometry.has_block_zone() && !std::mem::replace(&mut is_written_back, true) {
                 compactions = 0;
-                if self.write_back_for_units()? {
+                if unbound(|| self.write_back_for_units())? {
                     continue;
                 }
             }
             if zone == "memory"
                 && self.volume.memory.is_metadata_short()
                 && !std::mem::replace(&mut is_emptied, true)
-                && matches!(self.empty_units(), Ok(true))
+                && matches!(unbound(|| self.empty_units()), Ok(true))
             {
                 continue;
             }

@@ -30,6 +30,21 @@ impl Caller {
         Self { ids: request.caller(), pid: request.pid, status: OnceCell::new() }
     }
 
+    /// The caller as one number, for [`Caller::numbered`]; `None` for root.
+    pub(crate) fn number(&self) -> Option<u64> {
+        match self.ids {
+            Some((0, _)) => None,
+            Some((uid, _)) => Some(u64::from(uid) << 32 | u64::from(self.pid)),
+            None => Some(u64::from(u32::MAX) << 32 | u64::from(self.pid)), // no user has this id
+        }
+    }
+
+    /// The caller of a number, without its group.
+    pub(crate) fn numbered(number: u64) -> Self {
+        let (uid, pid) = ((number >> 32) as u32, number as u32);
+        Self { ids: (uid != u32::MAX).then_some((uid, u32::MAX)), pid, status: OnceCell::new() }
+    }
+
     /// Whether the caller sees attributes of the namespace `trusted.`.
     pub(crate) fn is_trusted(&self) -> bool {
         self.has(CAP_SYS_ADMIN)
@@ -141,6 +156,10 @@ mod tests {
         assert_eq!(here.ids(), Some((uid, gid)));
         assert_eq!(here.may_use_reserve(), uid == 0 || here.has(CAP_SYS_RESOURCE));
         assert!(here.is_in_group(gid));
+        let numbered = Caller::numbered(here.number().expect("its ids are unknown"));
+        assert_eq!((numbered.ids, numbered.pid, numbered.may_use_reserve()), (None, here.pid, here.may_use_reserve()));
+        assert_eq!(Caller::numbered(of(Some((7, 8)), 9).number().expect("not root")).ids(), Some((7, u32::MAX)));
+        assert_eq!(of(Some((0, 8)), 9).number(), None);
         let unknown = of(None, 0);
         assert!(!unknown.may_use_reserve() && !unknown.is_trusted() && !unknown.is_in_group(0) && !unknown.is_in_group(u32::MAX));
     }

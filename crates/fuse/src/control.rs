@@ -64,6 +64,38 @@ pub enum Request {
     Compact,
     /// Records operations, until the caller sends no more ([`trace`]).
     Trace,
+    /// What everybody uses, and the limits of quota.
+    QuotaReport,
+    /// The limits of one id.
+    QuotaGet {
+        /// `user`, `group` or `project`.
+        kind: String,
+        /// The id.
+        id: u32,
+    },
+    /// Sets those limits of an id that are given; 0 is none.
+    QuotaSet {
+        /// `user`, `group` or `project`.
+        kind: String,
+        /// The id.
+        id: u32,
+        /// Soft and hard limit of bytes in the memory zone, of bytes in the block zone, and of inodes.
+        limits: [[Option<u64>; 2]; 3],
+    },
+    /// Sets the grace period of a kind.
+    QuotaGrace {
+        /// `user`, `group` or `project`.
+        kind: String,
+        /// In seconds.
+        seconds: u32,
+    },
+    /// Makes an inode, and everything below a directory, part of a project; 0 is none.
+    QuotaProject {
+        /// The inode's number.
+        inode: u64,
+        /// The project.
+        project: u32,
+    },
 }
 
 /// The caller of a long job: takes progress lines, and tells whether the job should end.
@@ -124,7 +156,13 @@ pub(crate) trait Answer: Send + Sync + 'static {
 
 impl Request {
     fn is_long(&self) -> bool {
-        matches!(self, Self::Scrub { .. } | Self::Trim { .. } | Self::Compact | Self::Trace)
+        matches!(self, Self::Scrub { .. } | Self::Trim { .. } | Self::Compact | Self::Trace) || self.is_of_quota()
+    }
+
+    /// They count what all inodes use, or walk a tree.
+    pub(crate) fn is_of_quota(&self) -> bool {
+        let is_change = matches!(self, Self::QuotaSet { .. } | Self::QuotaGrace { .. } | Self::QuotaProject { .. });
+        is_change || matches!(self, Self::QuotaReport | Self::QuotaGet { .. })
     }
 }
 
@@ -178,6 +216,11 @@ pub fn trim(mount: &Mounted, minimum: u64, progress: &mut dyn FnMut(&Value)) -> 
 /// Asks for a compaction, hands each line of progress to `progress` and returns the result.
 pub fn compact(mount: &Mounted, progress: &mut dyn FnMut(&Value)) -> io::Result<Value> {
     long_job(mount, Request::Compact, progress)
+}
+
+/// Asks for one of the requests of quota, and waits as long as it takes.
+pub fn quota(mount: &Mounted, request: Request) -> io::Result<Value> {
+    long_job(mount, request, &mut |_| {})
 }
 
 /// Asks for a trace, and returns when operations are recorded.

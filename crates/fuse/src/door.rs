@@ -255,11 +255,13 @@ impl Door {
     }
 
     /// The open flags of a reply to OPEN or CREATE.
-    pub(crate) fn open_flags(&self) -> OpenFlags {
+    pub(crate) fn open_flags(&self, file: InodeNumber) -> OpenFlags {
         match self.mode {
             // One write is one request (RULES R19); other writers of the same file need not wait in the kernel.
             Mode::StrictAtomic => OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES,
-            Mode::Relaxed if !self.read_only && self.space_is_low() => OpenFlags::DIRECT_IO | OpenFlags::KEEP_CACHE,
+            Mode::Relaxed if !self.read_only && (self.space_is_low() || self.fs.has_limits(file).unwrap_or(true)) => {
+                OpenFlags::DIRECT_IO | OpenFlags::KEEP_CACHE
+            }
             Mode::Relaxed | Mode::Strict => OpenFlags::KEEP_CACHE,
         }
     }

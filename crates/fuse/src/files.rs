@@ -120,13 +120,13 @@ impl Door {
     /// Counts an opener, with its thread; what the kernel is told of the open file.
     pub(crate) fn opened(&self, file: InodeNumber, thread: u32, flags: u32) -> Opened {
         if let Some(opens) = &self.opens {
-            return opens.open(file, self.open_flags(), || self.fs.is_mapped_for_stores(file));
+            return opens.open(file, self.open_flags(file), || self.fs.is_mapped_for_stores(file));
         }
         let handle = if self.writes_behind(flags) { WRITER } else { READER };
         if handle == WRITER {
             self.writers.add(file, thread);
         }
-        Opened { handle, flags: self.open_flags() }
+        Opened { handle, flags: self.open_flags(file) }
     }
 
     pub(crate) fn release(&self, node: u64, (handle, flags): (u64, u32), reply: Reply<'_>) {

@@ -37,6 +37,7 @@ mod operations;
 mod overtaken;
 mod page_cache;
 mod placeholders;
+mod quota;
 mod range_requests;
 mod report;
 mod reserve;

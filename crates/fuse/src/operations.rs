@@ -15,7 +15,8 @@ impl Handler for Operations {
     /// Where the request has to wait, another thread serves in place of this one ([NW6] of the file system).
     fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
         let reply = traced::watched(&self.0.recorder, request, reply);
-        announcing(will_wait, || self.0.fs.for_caller(request.pid, || self.serve(request, reply)));
+        let serve = || self.serve(request, reply);
+        announcing(will_wait, || self.0.fs.for_caller(request.pid, || self.0.bound_by_quota(request, serve)));
     }
 
     /// Operations cannot be interrupted; the kernel need not send INTERRUPT.

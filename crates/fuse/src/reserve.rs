@@ -1,7 +1,8 @@
-//! The reserve for root (`tandemfs-vfs`, [RV1]), for callers of a mount: whether they may use it is read from `/proc` (`caller.rs`).
+//! The reserve for root (`tandemfs-vfs`, [RV1]), and limits of quota, for callers of a mount: whether they may use the reserve or exceed limits is read
+//! from `/proc` (`caller.rs`).
 //!
 //! [RV4] Data that the write-back cache accepted before the limit was reached comes without its writer's identity and is not refused. Near
-//!       the limit files are opened without that cache (RULES R20), so that `write` itself gets the error.
+//!       the limit files are opened without that cache (RULES R20), so that `write` itself gets the error. So are files that limits concern.
 
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::Result;
@@ -11,6 +12,14 @@ use crate::caller::Caller;
 use crate::door::Door;
 
 impl Door {
+    /// Serves a request of a caller who is bound by limits of quota. Root is not, nor is the kernel, which writes its cache back as root.
+    pub(crate) fn bound_by_quota<T>(&self, request: &Request<'_>, serve: impl FnOnce() -> T) -> T {
+        match Caller::of(request).number() {
+            Some(number) => self.fs.bound_by_quota(number, |number| Caller::numbered(number).may_use_reserve(), serve),
+            None => serve(),
+        }
+    }
+
     /// Whether only the reserve is left and the caller may not use it. Only then each of its writes is checked by [`Door::leaves_reserve`].
     pub(crate) fn is_bound_by_reserve(&self, request: &Request<'_>) -> bool {
         self.reserve.reached(&self.fs).is_some() && !Caller::of(request).may_use_reserve()

@@ -25,7 +25,7 @@ use crate::negotiation::request_bytes_max;
 use crate::operations::Operations;
 use crate::report;
 use crate::settings::MountSettings;
-use crate::{compacting, scrubbing, traced, trimming};
+use crate::{compacting, quota, scrubbing, traced, trimming};
 
 /// Read-ahead of the mount if this process may set it (root): the largest READ by default. The kernel's default is 128 KiB.
 const READ_AHEAD_KIB: u32 = 1024;
@@ -234,7 +234,15 @@ impl Answer for Desk {
                 Ok(()) => json!({ "homes": true }),
                 Err(error) => json!({ "error": error.to_string() }),
             },
-            Request::Scrub { .. } | Request::Trim { .. } | Request::Compact | Request::Trace => {
+            Request::Scrub { .. }
+            | Request::Trim { .. }
+            | Request::Compact
+            | Request::Trace
+            | Request::QuotaReport
+            | Request::QuotaGet { .. }
+            | Request::QuotaSet { .. }
+            | Request::QuotaGrace { .. }
+            | Request::QuotaProject { .. } => {
                 unreachable!("a long job has a thread of its own")
             }
         }
@@ -246,6 +254,7 @@ impl Answer for Desk {
             Request::Trim { .. } => (&self.trims, "trim"),
             Request::Compact => (&self.compacts, "compaction"),
             Request::Trace => return traced::run(&self.recorder, listener),
+            request if request.is_of_quota() => return quota::run(&self.fs, &request, listener),
             other => return self.answer(other),
         };
         if is_running.swap(true, SeqCst) {

@@ -22,6 +22,8 @@ pub fn errno(error: &Error) -> Errno {
         Error::NotSupported(_) => Errno::OPNOTSUPP,
         Error::NotForFiles => Errno::ACCESS,
         Error::NoSpace { .. } | Error::AttributesFull => Errno::NOSPC,
+        Error::QuotaExceeded { .. } => Errno::DQUOT,
+        Error::OtherProject => Errno::XDEV,
         Error::FileTooLarge => Errno::FBIG,
         Error::ReadOnly => Errno::ROFS,
         // Not EROFS: programs take EROFS for an administrator's choice, but this is a failure.
@@ -76,6 +78,7 @@ pub fn is_failure(error: &Error) -> bool {
 mod tests {
     use super::*;
     use tandemfs_format::InodeNumber;
+    use tandemfs_format::quota::QuotaKind;
 
     #[test]
     fn programs_hear_what_they_test_for() {
@@ -85,6 +88,8 @@ mod tests {
             (Error::NotEmpty, libc::ENOTEMPTY),
             (Error::IntoItself, libc::EINVAL),
             (Error::NoSpace { zone: "block" }, libc::ENOSPC),
+            (Error::QuotaExceeded { kind: QuotaKind::User, id: 7, resource: "inodes" }, libc::EDQUOT),
+            (Error::OtherProject, libc::EXDEV),
             (Error::TooManyLinks, libc::EMLINK),
             (Error::NoData, libc::ENODATA),
             (Error::AttributeNameLength, libc::ERANGE),

@@ -64,6 +64,11 @@ impl Vfs {
         }
     }
 
+    /// Runs operations of a caller who is bound by limits of quota, unless he may exceed them.
+    pub fn bound_by_quota<T>(&self, who: &Credentials, operations: impl FnOnce() -> T) -> T {
+        if who.may_use_reserve() { operations() } else { self.fs.bound_by_quota(0, |_| false, operations) }
+    }
+
     /// Whether a caller may get space that it does not need yet.
     pub(crate) fn may_have_more(&self, who: &Credentials) -> bool {
         who.may_use_reserve() || self.settings.reserve.reached(&self.fs).is_none()

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
+use tandemfs_format::attributes::Namespace;
 use tandemfs_format::inode::{INLINE_LINK_MAX, Inode, file_type};
 
 use crate::attributes;
@@ -211,7 +212,8 @@ impl Restorer<'_> {
             return Vec::new();
         };
         let mut found = Vec::new();
-        for attribute in set {
+        // Limits are of this file system, and programs cannot store them.
+        for attribute in set.into_iter().filter(|attribute| attribute.namespace != Namespace::Quota) {
             match attributes::value(image, owner, &attribute.value, &mut |_, _| true) {
                 Ok(value) if !attribute.full_name().contains(&0) => found.push((attribute.full_name(), value)),
                 _ => {

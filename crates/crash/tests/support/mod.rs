@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod bugs;
+pub mod quota;
 pub mod waiting;
 pub mod work;
 

@@ -40,6 +40,7 @@ use crate::index::tree::{self, Found};
 use crate::inodes::InCoreInode;
 use crate::inodes::range_lock::{Pin, RangeGuard};
 use crate::mutant::{Mutant, on};
+use crate::quota::unbound;
 use crate::space::Zone;
 use crate::statistics::counted;
 use crate::types::AllocateMode;
@@ -89,7 +90,7 @@ impl FileSystem {
             self.must_leave_mapped(file, &pins, offset, end)?;
         }
         match mode {
-            AllocateMode::Punch => return self.zero_beside_pins(file, offset, end, Zeroed::Freed, &pins),
+            AllocateMode::Punch => return unbound(|| self.zero_beside_pins(file, offset, end, Zeroed::Freed, &pins)),
             AllocateMode::Collapse | AllocateMode::Insert => unreachable!("they were done above"),
             AllocateMode::Allocate { .. } | AllocateMode::Unshare { .. } => self.reserve(file, offset, end)?,
             AllocateMode::Zero { .. } => {

@@ -23,6 +23,7 @@ use crate::cache::file_pages::Taken;
 use crate::error::{Error, Result};
 use crate::index::block::{Base, Block, DataRun, NewExtent};
 use crate::index::tree;
+use crate::quota;
 use crate::space;
 use crate::statistics::{add, count};
 use crate::volume::{Tx, Volume};
@@ -293,6 +294,9 @@ impl<'p, 'v> Planner<'p, 'v> {
 
     fn carry_out_logs(&self, tx: &mut Tx<'_>, target: &mut Target<'_>, chosen: Option<Need>) -> Result<bool> {
         let Some(plan) = log_plan::plan(&target.old.logs, &target.parts) else { return Ok(false) };
+        if !self.may_take_logs(&plan) {
+            return Ok(false);
+        }
         let need = policy::need_of_logs(chosen, plan.merges, self.grows());
         match take_logs(tx, self.volume, self.view, target, plan, need) {
             Ok(action) => target.action = action,
@@ -300,6 +304,17 @@ impl<'p, 'v> Planner<'p, 'v> {
             Err(error) => return Err(error),
         }
         Ok(true)
+    }
+
+    /// Whether the limits of a caller leave room for new logs. Where they do not, the block path serves, as where the zone is full.
+    fn may_take_logs(&self, plan: &LogPlan) -> bool {
+        let quota = &self.volume.quota;
+        if !quota.is_counting() || !quota::is_bound() || !self.volume.geometry.has_block_zone() {
+            return true;
+        }
+        let bytes = |step: &Step| if let Step::Write { length, .. } = step { SlotClass::for_bytes(*length as usize).bytes() } else { 0 };
+        let wanted = plan.steps.iter().map(|(_, step)| bytes(step) as u64).sum();
+        quota.with_table(|table| table.has_room_for_logs(self.view.ids, wanted))
     }
 
     /// Plans the bytes of the whole block, stored in these sectors or pages.

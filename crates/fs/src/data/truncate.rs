@@ -29,6 +29,7 @@ use crate::index::tree::{self, Found};
 use crate::inodes::attribute_set::AttributeSet;
 use crate::inodes::{InCoreInode, State};
 use crate::mutant::{Mutant, on};
+use crate::quota::unbound;
 use crate::volume::{Owner, Tx, Volume};
 
 /// Lines that a cut changes besides those of mapping pages, at most: leaf, checksum vector, inode.
@@ -55,7 +56,7 @@ impl FileSystem {
             }
             return match view.size.cmp(&size) {
                 std::cmp::Ordering::Less => self.grow_beside_pins(file, &view, size, &pins, change),
-                _ => self.shrink_beside_pins(file, &view, size, &pins, change),
+                _ => unbound(|| self.shrink_beside_pins(file, &view, size, &pins, change)),
             };
         }
     }

@@ -8,6 +8,7 @@ use crate::file_system::FileSystem;
 use crate::index::block::Block;
 use crate::inodes::InCoreInode;
 use crate::mutant::{Mutant, on};
+use crate::quota::Ids;
 use crate::space::Zone;
 use crate::volume::Owner;
 
@@ -23,6 +24,8 @@ pub(crate) struct FileView {
     pub(crate) zone: Zone,
     /// It has the hint *aligned* (`hint.rs`).
     pub(crate) is_aligned: bool,
+    /// Whose it is.
+    pub(crate) ids: Ids,
 }
 
 impl FileSystem {
@@ -34,7 +37,7 @@ impl FileSystem {
         }
         let tail_stale = state.inode.state & state::TAIL_STALE != 0;
         let (zone, is_aligned) = (self.zone_of(&state.inode), state.inode.flags & flags::ALIGNED != 0);
-        Ok(FileView { owner: state.owner(file.number), size: state.inode.size, tail_stale, zone, is_aligned })
+        Ok(FileView { owner: state.owner(file.number), size: state.inode.size, tail_stale, zone, is_aligned, ids: Ids::of(&state.inode) })
     }
 
     /// Calls `look` with the root of a file's mapping, under the inode's lock: mapping pages on the way down cannot be freed by changes to

@@ -29,6 +29,7 @@ use crate::cache::{LineStore, Owner, damaged};
 use crate::error::{Error, Result};
 use crate::mutant::{Mutant, on};
 use crate::near::{NearMap, SHARDS, shard_of};
+use crate::quota::Ids;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use crate::sync::{EXPLORED, Mutex, RwLockWriteGuard};
 use crate::types::NewInode;
@@ -129,6 +130,7 @@ impl InCoreInode {
     /// Commits a transaction whose last part is the inode's new version. The in-core inode changes after that (RULES R4).
     pub(crate) fn commit(&self, mut tx: Tx<'_>, state: &mut State, mut new: Inode, stored: Fenced, written: Flushed) -> Result<()> {
         new.change_count += 1;
+        tx.charge_to(Ids::of(&new));
         let volume = tx.volume();
         self.put(&mut tx, volume, Some(&state.inode), &new)?;
         if on(Mutant::InodeBeforeRefusal) {
@@ -143,6 +145,7 @@ impl InCoreInode {
 impl InCoreInode {
     /// Commits a transaction that moved what the inode names. Neither its times nor its change count change: its content does not.
     pub(crate) fn commit_moved(&self, mut tx: Tx<'_>, state: &mut State, new: Inode, stored: Fenced) -> Result<()> {
+        tx.charge_to(Ids::of(&new));
         let volume = tx.volume();
         if new != state.inode {
             self.put(&mut tx, volume, Some(&state.inode), &new)?;

@@ -84,6 +84,7 @@ impl<V: Host> Tx<'_, V> {
         loop {
             let gate = journal.gate.read()?;
             line_store.health.check_writable()?; // under the gate: no commit after an unmount closed it
+            let charged = self.host.quota().charge(&self.charges)?; // [QT2] of `quota/`
             let bound = engine.txid_bound.load(SeqCst);
             let taken = journal.last_txid.fetch_update(SeqCst, SeqCst, |last| (last < bound).then_some(last + 1));
             let Ok(last) = taken else {
@@ -109,6 +110,9 @@ impl<V: Host> Tx<'_, V> {
                 return Err(line_store.health.stop("a transaction of the drive", &error));
             }
             self.change_host_copies(); // [FC3]
+            if let Some(charged) = charged {
+                charged.settle();
+            }
             return Ok(last + 1);
         }
     }

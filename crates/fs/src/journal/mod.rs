@@ -27,6 +27,8 @@ use tandemfs_format::{LineAddress, Sector};
 pub(crate) use tx::Tx;
 
 use crate::cache::LineStore;
+use crate::error::Result;
+use crate::quota::Quota;
 use crate::space::Space;
 use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::sync::{Condvar, Mutex, RwLockWriteGuard};
@@ -39,6 +41,8 @@ pub(crate) trait Host {
     fn line_store(&self) -> &LineStore;
 
     fn journal(&self) -> &Journal;
+
+    fn quota(&self) -> &Quota;
 
     /// Frees space that is unreachable.
     fn free(&self, space: Space);
@@ -136,6 +140,14 @@ impl Journal {
     /// Blocks commits on the drive while held: all lines stored there are committed, and in the host copies.
     pub(crate) fn hold_drive_commits(&self) -> Option<RwLockWriteGuard<'_, ()>> {
         self.firmware.as_ref().map(|_| self.gate.write_waiting())
+    }
+
+    /// Blocks all commits while held, and what was committed is in the host copies ([QT3] of `quota/`).
+    ///
+    /// # Errors
+    /// `WouldWait`.
+    pub(crate) fn hold_commits(&self) -> Result<RwLockWriteGuard<'_, ()>> {
+        self.gate.write()
     }
 
     /// Asks the background thread, if there is one.

@@ -19,6 +19,7 @@ impl<V: Host> Tx<'_, V> {
         loop {
             let gate = journal.gate.read()?;
             line_store.health.check_writable()?; // under the gate: no commit after an unmount closed it
+            let charged = self.host.quota().charge(&self.charges)?; // [QT2] of `quota/`
             // Any free ring (RULES R2): starts at this CPU's ring, tries all, then waits for the preferred one.
             let ring_count = if EXPLORED { 2 } else { journal.rings.len() };
             let preferred = current_cpu() % ring_count;
@@ -71,6 +72,9 @@ impl<V: Host> Tx<'_, V> {
             drop(ring);
             for ((page, address), image) in self.pages.iter().zip(&self.addresses).zip(&self.images) {
                 line_store.pages.apply(page, *address, image); // R4
+            }
+            if let Some(charged) = charged {
+                charged.settle();
             }
             drop(gate);
             if wants_checkpoint && !journal.asked.swap(true, Relaxed) {

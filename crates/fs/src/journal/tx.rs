@@ -22,6 +22,7 @@ use super::Host;
 use crate::cache::{Owner, Page};
 use crate::error::{Error, Result};
 use crate::mutant::{Mutant, on};
+use crate::quota::{Change, Charges, Ids};
 use crate::space::Space;
 use crate::statistics::count;
 use crate::sync::patience;
@@ -40,6 +41,8 @@ pub(crate) struct Tx<'v, V: Host> {
     in_place: Vec<Sector>,
     taken: SmallVec<[Space; 8]>,
     freed: SmallVec<[Space; 8]>,
+    /// What it takes and frees, and for whom ([QT1] of `quota/`).
+    pub(super) charges: Charges,
     /// The device failed an access to space that this transaction took.
     suspect: bool,
 }
@@ -56,6 +59,7 @@ impl<'v, V: Host> Tx<'v, V> {
             in_place: Vec::new(),
             taken: SmallVec::new(),
             freed: SmallVec::new(),
+            charges: Charges::default(),
             suspect: false,
         }
     }
@@ -137,11 +141,24 @@ impl<'v, V: Host> Tx<'v, V> {
 
     /// Records space that the transaction took: it is freed if the transaction is dropped.
     pub(crate) fn took(&mut self, space: Space) {
+        self.charges.took(space);
         self.taken.push(space);
+    }
+
+    /// What the transaction took and freed since the last call is that of an inode of these ids.
+    #[inline]
+    pub(crate) fn charge_to(&mut self, ids: Ids) {
+        self.charges.attribute(ids);
+    }
+
+    /// An inode that uses so much gets other ids ([QT6] of `quota/`).
+    pub(crate) fn moves_usage(&mut self, from: Ids, to: Ids, usage: Change) {
+        self.charges.moves(from, to, usage);
     }
 
     /// Frees this space when the transaction commits.
     pub(crate) fn free(&mut self, space: Space) {
+        self.charges.freed(space);
         // Space that the transaction itself took is free at once: it never had an owner.
         if let Some(position) = self.taken.iter().position(|taken| *taken == space) {
             self.taken.swap_remove(position);
@@ -154,6 +171,7 @@ impl<'v, V: Host> Tx<'v, V> {
     /// Makes the transaction durable. `_stored` and `_written` prove that the data it points to is durable ([TX4]).
     pub(crate) fn commit(mut self, _stored: Fenced, _written: Flushed) -> Result<u64> {
         let host = self.host;
+        debug_assert!(self.charges.is_attributed(), "space of nobody: {:?}", self.charges);
         let frees_at_once = host.journal().is_on_drive();
         may_commit()?;
         let live = &host.line_store().live;

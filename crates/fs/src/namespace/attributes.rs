@@ -101,11 +101,12 @@ impl FileSystem {
         if let Some(size) = set.size {
             file.must_be_regular("only regular files have a size to set")?;
             // First the size and the other attributes; then the permissions, which an access list may have to follow.
-            let with_size = SetAttributes { permissions: None, ..*set };
+            let with_size = SetAttributes { permissions: None, uid: None, gid: None, ..*set };
+            let changes_owner = set.uid.is_some() || set.gid.is_some();
             let keeps_rights = |mode: u16| set.permissions.is_none_or(|permissions| (permissions ^ mode) & 0o777 == 0);
             let at_once = {
                 let state = file.state.read()?;
-                keeps_rights(state.inode.mode) || state.inode.attributes.is_none()
+                !changes_owner && (keeps_rights(state.inode.mode) || state.inode.attributes.is_none())
             };
             if !at_once {
                 may_wait()?; // two transactions ([NW4] of `wait.rs`)
@@ -120,11 +121,14 @@ impl FileSystem {
                 return Ok(after); // as it was committed, without another wait for its lock
             }
             if !at_once {
-                self.set_attributes(number, &SetAttributes { permissions: set.permissions, ctime: set.ctime, ..SetAttributes::default() })?;
+                let SetAttributes { permissions, uid, gid, ctime, .. } = *set;
+                self.set_attributes(number, &SetAttributes { permissions, uid, gid, ctime, ..SetAttributes::default() })?;
             }
         } else {
             self.note_stores(&file)?; // what was stored before is not newer than what is set here ([SL6] of `data/lent_stores.rs`)
             return self.with_room(|| {
+                let changes_owner = set.uid.is_some() || set.gid.is_some();
+                let _owners = changes_owner.then(|| volume.quota.owners.read()).transpose()?; // [QT6] of `quota/`
                 let mut state = file.state.write()?;
                 if state.removed {
                     return Err(Error::Stale(number));

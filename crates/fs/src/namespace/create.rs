@@ -8,6 +8,7 @@ use tandemfs_format::dentry::{Dentry, type_of_mode};
 use tandemfs_format::inode::{INLINE_LINK_MAX, Inode, LINK_MAX, file_type};
 use tandemfs_format::segment::Region;
 
+use super::project::{inherit_project, may_enter};
 use super::{attributes_of, check_name, directory_changed};
 use crate::data::store_link_target;
 use crate::error::{Error, Result};
@@ -15,6 +16,7 @@ use crate::file_system::{FileSystem, NewGeneration};
 use crate::inodes::attribute_set::{AttributeSet, Changed};
 use crate::inodes::{InCoreInode, Locked, State, new_inode};
 use crate::mutant::{Mutant, on};
+use crate::quota::Ids;
 use crate::space;
 use crate::statistics::counted;
 use crate::types::{Attributes, NewInode};
@@ -104,6 +106,7 @@ impl FileSystem {
                 (_, _, 0) => return Err(Error::NotFound),
                 _ => {}
             }
+            inherit_project(&mut inode, &locked.inode);
             let (number, address) = volume.take_inode()?;
             tx.took(space::region(Region::Inodes, address, 2));
             (number, address, self.plan_inheritance(&mut tx, (parent, &mut locked), &mut inode, umask)?)
@@ -111,6 +114,7 @@ impl FileSystem {
         let generation = NewGeneration::of(self);
         inode.generation = generation.number();
         let (attributes, stored) = self.store_inherited(&mut tx, number, &mut inode, inherited)?;
+        tx.charge_to(Ids::of(&inode));
         let file = InCoreInode::new(number, address, inode.clone());
         file.put(&mut tx, volume, None, &inode)?;
         let mut state = file.state.write()?;
@@ -143,7 +147,7 @@ impl FileSystem {
     fn commit_new(&self, tx: Tx<'_>, file: &Arc<InCoreInode>, generation: NewGeneration<'_>, stored: Fenced) -> Result<()> {
         self.inodes.add(file.clone())?;
         match tx.commit(stored, Flushed::nothing_written()) {
-            Err(Error::WouldWait) => Err(Error::WouldWait),
+            refused @ Err(Error::WouldWait | Error::QuotaExceeded { .. }) => refused.map(drop),
             other => {
                 generation.used(); // also where it is unknown whether the record is persistent
                 other.map(drop)
@@ -176,6 +180,7 @@ impl FileSystem {
         let (number, address) = volume.take_inode()?;
         tx.took(space::region(Region::Inodes, address, 2));
         let mut inode = new_inode(new, parent);
+        inherit_project(&mut inode, &locked.inode);
         let inherited = self.plan_inheritance(&mut tx, (parent, &mut locked), &mut inode, umask)?;
         let parent_state = &mut *locked;
         let Some(index) = &mut parent_state.directory else { unreachable!("it was just built") };
@@ -183,10 +188,12 @@ impl FileSystem {
         if kind == file_type::SYMLINK {
             stored = Self::put_target(&mut tx, &mut inode, new.target)?;
         }
+        tx.charge_to(Ids::of(&inode));
         let dentry = Dentry { inode: number, file_type: type_of_mode(new.mode), hash: volume.pair.name_hash(name), name: name.to_vec() };
         let mut parent_new = parent_state.inode.clone();
         let mut root = parent_new.root_record();
         let insertion = index.plan_insert(&mut tx, volume, owner, &mut root, &dentry)?;
+        tx.charge_to(Ids::of(&parent_new));
         parent_new.root = root.to_bytes();
         directory_changed(&mut parent_new, Some(&insertion));
         if kind == file_type::DIRECTORY {
@@ -258,6 +265,7 @@ impl FileSystem {
             return Err(Error::Stale(number));
         }
         let target_old = locked.get(number).inode.clone();
+        may_enter(&locked.get(parent).inode, &target_old)?;
         // Only an inode that never had a name may get one.
         let was_nameless = target_old.nlink == 0;
         if was_nameless && !self.nameable.lock().contains(&number.get()) {
@@ -288,6 +296,7 @@ impl FileSystem {
         let mut parent_new = parent_state.inode.clone();
         let mut root = parent_new.root_record();
         let insertion = index.plan_insert(&mut tx, volume, owner, &mut root, &dentry)?;
+        tx.charge_to(Ids::of(&parent_new));
         parent_new.root = root.to_bytes();
         directory_changed(&mut parent_new, Some(&insertion));
         directory.put(&mut tx, volume, Some(&parent_state.inode), &parent_new)?;

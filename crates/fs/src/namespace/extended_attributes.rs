@@ -36,7 +36,7 @@ fn split(name: &[u8]) -> Result<(Namespace, &[u8])> {
         return Err(Error::AttributeNameLength);
     }
     match Namespace::split(name) {
-        None => Err(Error::NotSupported("no extended attribute has a name of this kind")),
+        None | Some((Namespace::Quota, _)) => Err(Error::NotSupported("no extended attribute has a name of this kind")),
         Some((namespace, [])) if namespace.is_prefix() => Err(Error::InvalidArgument("the name of an extended attribute is its prefix")),
         Some((_, rest)) if rest.contains(&0) => Err(Error::InvalidArgument("the name of an extended attribute holds a NUL")),
         Some(found) => Ok(found),
@@ -57,7 +57,7 @@ fn check_type(inode: &Inode, namespace: Namespace) -> Result<()> {
 
 impl FileSystem {
     /// Calls `read` with an inode's attributes; the first call reads them from the device ([EA3]).
-    fn with_attributes<T>(&self, file: &InCoreInode, read: impl FnOnce(&State, &AttributeSet) -> Result<T>) -> Result<T> {
+    pub(super) fn with_attributes<T>(&self, file: &InCoreInode, read: impl FnOnce(&State, &AttributeSet) -> Result<T>) -> Result<T> {
         {
             let state = file.state.read()?;
             if state.removed {
@@ -141,7 +141,7 @@ impl FileSystem {
             if let Some(value) = AlignedAttribute::listed(&state.inode) {
                 each(ALIGNED_ATTRIBUTE, value.len());
             }
-            for attribute in &set.list {
+            for attribute in set.list.iter().filter(|attribute| attribute.namespace != Namespace::Quota) {
                 let name = attribute.full_name();
                 // [HX3]
                 let is_flag = HomeAttribute::named(&name).is_some() || AlignedAttribute::named(&name).is_some();
@@ -248,9 +248,10 @@ impl FileSystem {
     }
 
     /// Changes attributes of a locked inode whose set is in memory, and the inode with them, in one transaction ([EA1]).
-    fn change_attributes(&self, file: &InCoreInode, state: &mut State, mut new: Inode, changes: &[Change<'_>]) -> Result<()> {
+    pub(super) fn change_attributes(&self, file: &InCoreInode, state: &mut State, mut new: Inode, changes: &[Change<'_>]) -> Result<()> {
         let owner = state.owner(file.number);
         let mut tx = Tx::new(&self.volume);
+        self.note_new_ids(&mut tx, file, state, &new)?;
         let nothing = AttributeSet::default();
         let changed = state.attributes.as_ref().unwrap_or(&nothing).plan(&mut tx, owner, state.inode.attributes, changes)?;
         let (set, stored) = changed.store(&mut tx, owner, &mut new)?;
@@ -273,7 +274,9 @@ impl FileSystem {
                 return self.change_attributes(file, state, new, &[(Namespace::AccessAcl, b"", Some(&value))]);
             }
         }
-        file.commit(Tx::new(&self.volume), state, new, Fenced::nothing_stored(), Flushed::nothing_written())
+        let mut tx = Tx::new(&self.volume);
+        self.note_new_ids(&mut tx, file, state, &new)?;
+        file.commit(tx, state, new, Fenced::nothing_stored(), Flushed::nothing_written())
     }
 
     /// Plans what a new inode in a locked directory inherits ([AC3] of `access_lists.rs`): reduces its mode and takes its lines.
@@ -289,7 +292,7 @@ impl FileSystem {
         }
         let (number, parent) = parent;
         if matches!(inode.file_type(), file_type::REGULAR | file_type::DIRECTORY) && !on(Mutant::HomeNotInherited) {
-            inode.flags = parent.inode.flags & flags::INHERITED;
+            inode.flags |= parent.inode.flags & flags::INHERITED;
         }
         self.load_attributes(number, parent)?;
         let Some(default) = parent.attributes.as_ref().and_then(|set| set.find(Namespace::DefaultAcl, b"")) else {

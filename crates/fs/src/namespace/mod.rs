@@ -10,6 +10,8 @@ mod create;
 mod home_attribute;
 mod list;
 mod paths;
+mod project;
+mod quota_limits;
 mod remove;
 mod rename;
 

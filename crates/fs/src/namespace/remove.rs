@@ -24,6 +24,7 @@ use crate::inodes::directory::FoundEntry;
 use crate::inodes::{InCoreInode, Locked, State};
 use crate::leaving::LeavingGuard;
 use crate::mutant::{Mutant, on};
+use crate::quota::Ids;
 use crate::space;
 use crate::statistics::counted;
 use crate::volume::{Tx, now};
@@ -111,6 +112,7 @@ impl FileSystem {
             let parent_state = locked.get_mut(parent);
             let Some(index) = &parent_state.directory else { unreachable!("it was just built") };
             index.plan_remove(&mut tx, owner, &found)?;
+            tx.charge_to(Ids::of(&parent_state.inode));
             let mut parent_new = parent_state.inode.clone();
             directory_changed(&mut parent_new, None);
             if is_directory {
@@ -144,6 +146,7 @@ impl FileSystem {
         }
         let mut tx = Tx::new(volume);
         index.plan_remove(&mut tx, owner, found)?;
+        tx.charge_to(Ids::of(&state.inode));
         let mut new = state.inode.clone();
         directory_changed(&mut new, None);
         if found.is_directory() {
@@ -235,6 +238,7 @@ impl FileSystem {
         tx.put(Structure::Inode, target.address, EMPTY_LINE)?;
         tx.put(Structure::Inode, target.address.nth(1), EMPTY_LINE)?;
         tx.free(space::region(Region::Inodes, target.address, 2));
+        tx.charge_to(Ids::of(&state.inode));
         Ok(())
     }
 

@@ -12,12 +12,14 @@ use tandemfs_format::dentry::{Dentry, type_of_mode};
 use tandemfs_format::inode::file_type;
 use tandemfs_format::segment::Region;
 
+use super::project::{inherit_project, may_enter};
 use super::{check_name, directory_changed};
 use crate::error::{Error, Result};
-use crate::file_system::FileSystem;
+use crate::file_system::{FileSystem, NewGeneration};
 use crate::inodes::directory::FoundEntry;
 use crate::inodes::{InCoreInode, Locked, new_inode};
 use crate::mutant::{Mutant, on};
+use crate::quota::Ids;
 use crate::space;
 use crate::statistics::counted;
 use crate::types::{NewInode, RenameMode};
@@ -158,6 +160,10 @@ impl FileSystem {
                 _ => {}
             }
             not_inside?;
+            may_enter(&locked.get(new_parent).inode, &locked.get(source_file.number).inode)?;
+            if let (RenameMode::Exchange, Some(target_file)) = (mode, &target_file) {
+                may_enter(&locked.get(parent).inode, &locked.get(target_file.number).inode)?;
+            }
             match (mode, target.map(|target| (target, target_file.as_ref()))) {
                 (RenameMode::Exchange, Some((target, Some(target_file)))) => {
                     self.exchange(&mut locked, [(&from, &source, &source_file), (&to, &target, target_file)])
@@ -220,19 +226,23 @@ impl FileSystem {
             }
             None => Some(to_index.plan_insert(&mut tx, volume, to_owner, &mut root, &dentry)?),
         };
+        tx.charge_to(Ids::of(&to_new));
         to_new.root = root.to_bytes();
         directory_changed(&mut to_new, insertion.as_ref());
         if target.as_ref().is_some_and(|(entry, _)| entry.is_directory()) {
             to_new.nlink -= 1;
         }
         // The name in the old place.
-        let whiteout = match whiteout {
-            Some(owner) => Some(self.plan_whiteout(&mut tx, locked, from, source, owner)?),
-            None => None,
+        let (whiteout, generation) = match whiteout {
+            Some(owner) => {
+                self.plan_whiteout(&mut tx, locked, from, source, owner).map(|(file, generation)| (Some(file), Some(generation)))?
+            }
+            None => (None, None),
         };
         if whiteout.is_none() && !on(Mutant::RenameInTwoTransactions) {
             let state = locked.get(parent);
             index_of(state).plan_remove(&mut tx, state.owner(parent), source)?;
+            tx.charge_to(Ids::of(&state.inode));
         }
         let from_new = if parent == new_parent {
             None
@@ -267,7 +277,11 @@ impl FileSystem {
             }
             None => None,
         };
-        if let Err(error) = tx.commit(Fenced::nothing_stored(), Flushed::nothing_written()) {
+        let committed = tx.commit(Fenced::nothing_stored(), Flushed::nothing_written());
+        if let Some(generation) = generation.filter(|_| !matches!(committed, Err(Error::QuotaExceeded { .. }))) {
+            generation.used(); // also where it is unknown whether the record is persistent
+        }
+        if let Err(error) = committed {
             if let (Some(file), Some(mut state)) = (&whiteout, whiteout_state) {
                 state.removed = true;
                 self.inodes.remove(file);
@@ -309,19 +323,23 @@ impl FileSystem {
         from: &InCoreInode,
         source: &FoundEntry,
         (uid, gid): (u32, u32),
-    ) -> Result<Arc<InCoreInode>> {
+    ) -> Result<(Arc<InCoreInode>, NewGeneration<'_>)> {
         let volume = &self.volume;
         let new = NewInode { mode: file_type::CHARACTER, uid, gid, rdev: 0, target: &[] };
         let (number, address) = volume.take_inode()?;
         tx.took(space::region(Region::Inodes, address, 2));
         let mut inode = new_inode(&new, from.number);
-        inode.generation = self.next_generation();
+        let generation = NewGeneration::of(self);
+        inode.generation = generation.number();
+        inherit_project(&mut inode, &locked.get(from.number).inode);
+        tx.charge_to(Ids::of(&inode));
         let file = InCoreInode::new(number, address, inode.clone());
         file.put(tx, volume, None, &inode)?;
         let dentry = Dentry { inode: number, file_type: type_of_mode(new.mode), ..source.dentry.clone() };
         let state = locked.get(from.number);
         index_of(state).plan_retarget(tx, volume, state.owner(from.number), source.slot, &dentry)?;
-        Ok(file)
+        tx.charge_to(Ids::of(&state.inode));
+        Ok((file, generation))
     }
 
     fn exchange(&self, locked: &mut Locked<'_>, sides: [(&Arc<InCoreInode>, &FoundEntry, &Arc<InCoreInode>); 2]) -> Result<()> {
@@ -333,6 +351,7 @@ impl FileSystem {
             let owner = locked.get(directory.number).owner(directory.number);
             let dentry = Dentry { inode: other.dentry.inode, file_type: other.dentry.file_type, ..entry.dentry.clone() };
             index_of(locked.get(directory.number)).plan_retarget(&mut tx, volume, owner, entry.slot, &dentry)?;
+            tx.charge_to(Ids::of(&locked.get(directory.number).inode));
         }
         let mut directories = vec![(from, i64::from(target.is_directory()) - i64::from(source.is_directory()))];
         if to.number != from.number {

@@ -21,6 +21,7 @@ use crate::journal::{self, Journal};
 use crate::lease::Leases;
 use crate::lent_pages::LentPages;
 use crate::quarantine::Quarantine;
+use crate::quota::Quota;
 use crate::versions::Published;
 
 pub(crate) use crate::cache::Owner;
@@ -39,6 +40,7 @@ pub(crate) struct Volume {
     pub(crate) lent_pages: LentPages,
     pub(crate) leases: Arc<Leases>,
     pub(crate) held_back: HeldBack,
+    pub(crate) quota: Quota,
     pub(crate) discards: Discards,
     /// For those who keep answers.
     pub(crate) versions: Arc<Published>,

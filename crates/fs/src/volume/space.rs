@@ -21,6 +21,7 @@ use crate::inject::{Take, fails};
 use crate::journal::{Host, Journal};
 use crate::mutant::{Mutant, on};
 use crate::quarantine;
+use crate::quota::Quota;
 use crate::space::{self, Kinds, Space, Zone};
 use crate::wait::may_wait;
 
@@ -274,6 +275,10 @@ impl Host for Volume {
 
     fn journal(&self) -> &Journal {
         &self.journal
+    }
+
+    fn quota(&self) -> &Quota {
+        &self.quota
     }
 
     fn free(&self, space: Space) {
