@@ -1,4 +1,6 @@
 //! 32,768 bits, 1 = taken: the lines of a unit of the memory zone, or a group of sectors. A word is a 4 KiB page of lines.
+//!
+//! Where all are free, or all are taken, there are no words in host memory: neither free units nor those of whole aligned extents need any.
 
 use tandemfs_format::UNIT_LINES;
 
@@ -6,9 +8,14 @@ pub(crate) const WORDS: usize = (UNIT_LINES / 64) as usize;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Bits {
-    words: Box<[u64]>,
+    /// None if no bit is taken, and if all are: `free` says which.
+    words: Option<Box<[u64; WORDS]>>,
     free: u32,
 }
+
+const ALL_FREE: &[u64; WORDS] = &[0; WORDS];
+const ALL_TAKEN: &[u64; WORDS] = &[u64::MAX; WORDS];
+const BITS: u32 = UNIT_LINES as u32;
 
 /// The start of a run of bits: its word and the bit in that word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,22 +51,40 @@ fn aligned_starts(count: u32) -> u64 {
 impl Bits {
     /// All free.
     pub(crate) fn new() -> Self {
-        Self { words: vec![0; WORDS].into_boxed_slice(), free: UNIT_LINES as u32 }
+        Self { words: None, free: BITS }
     }
 
     /// From a saved map.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
-        let words: Box<[u64]> = bytes
-            .chunks_exact(8)
-            .map(|chunk| u64::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3], chunk[4], chunk[5], chunk[6], chunk[7]]))
-            .collect();
-        assert_eq!(words.len(), WORDS);
+        let (whole, rest) = bytes.as_chunks::<8>();
+        assert!(whole.len() == WORDS && rest.is_empty());
+        let mut words = Box::new(*ALL_FREE);
+        words.iter_mut().zip(whole).for_each(|(word, bytes)| *word = u64::from_le_bytes(*bytes));
         let taken: u32 = words.iter().map(|word| word.count_ones()).sum();
-        Self { words, free: UNIT_LINES as u32 - taken }
+        let mut bits = Self { words: Some(words), free: BITS - taken };
+        bits.drop_equal_words();
+        bits
+    }
+
+    fn words(&self) -> &[u64; WORDS] {
+        let equal = if self.free == 0 { ALL_TAKEN } else { ALL_FREE };
+        self.words.as_deref().unwrap_or(equal)
+    }
+
+    /// The words to change. Who has changed them counts `free`, and calls [`drop_equal_words`](Self::drop_equal_words).
+    fn words_mut(&mut self) -> &mut [u64; WORDS] {
+        let equal = if self.free == 0 { ALL_TAKEN } else { ALL_FREE };
+        self.words.get_or_insert_with(|| Box::new(*equal))
+    }
+
+    fn drop_equal_words(&mut self) {
+        if self.free == 0 || self.free == BITS {
+            self.words = None;
+        }
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        self.words.iter().flat_map(|word| word.to_le_bytes()).collect()
+        self.words().iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
     /// Number of free bits.
@@ -68,7 +93,7 @@ impl Bits {
     }
 
     pub(crate) fn word(&self, word: usize) -> u64 {
-        self.words[word]
+        self.words()[word]
     }
 
     /// The start of a run of `count` ≤ 64 free bits inside one word.
@@ -88,9 +113,10 @@ impl Bits {
 
     /// Takes a run inside one word, if there is one.
     pub(crate) fn take_in_word(&mut self, word: usize, count: u32, aligned: bool) -> Option<Found> {
-        let bit = Self::fit(self.words[word], count, aligned)?;
-        self.words[word] |= mask(count) << bit;
+        let bit = Self::fit(self.words()[word], count, aligned)?;
+        self.words_mut()[word] |= mask(count) << bit;
         self.free -= count;
+        self.drop_equal_words();
         Some(Found { word, bit })
     }
 
@@ -101,7 +127,7 @@ impl Bits {
             return None;
         }
         if count <= 64 {
-            return (from..to).find_map(|word| if self.words[word] == u64::MAX { None } else { self.take_in_word(word, count, aligned) });
+            return (from..to).find_map(|word| if self.word(word) == u64::MAX { None } else { self.take_in_word(word, count, aligned) });
         }
         let words = count.div_ceil(64) as usize;
         let step = if aligned { words.next_power_of_two() } else { 1 };
@@ -124,7 +150,7 @@ impl Bits {
         }
         if count > 64 {
             let words = (count / 64) as usize;
-            return self.words[..to].chunks_exact(words).filter(|run| run.iter().all(|word| *word == 0)).count() as u64;
+            return self.words()[..to].chunks_exact(words).filter(|run| run.iter().all(|word| *word == 0)).count() as u64;
         }
         let runs = |word: &u64| {
             let (mut starts, mut length) = (!word, 1);
@@ -134,7 +160,7 @@ impl Bits {
             }
             u64::from((starts & aligned_starts(count)).count_ones())
         };
-        self.words[..to].iter().map(runs).sum()
+        self.words()[..to].iter().map(runs).sum()
     }
 
     /// Whether all of these bits are free.
@@ -143,7 +169,7 @@ impl Bits {
         while at < start + count {
             let bit = (at % 64) as u32;
             let here = (64 - u64::from(bit)).min(start + count - at);
-            if self.words[(at / 64) as usize] & (mask(here as u32) << bit) != 0 {
+            if self.word((at / 64) as usize) & (mask(here as u32) << bit) != 0 {
                 return false;
             }
             at += here;
@@ -170,7 +196,7 @@ impl Bits {
             let bit = at % 64;
             let here = (64 - bit).min(start + count - at);
             let bits = mask(here as u32) << bit;
-            if self.words[(at / 64) as usize] & bits != bits {
+            if self.word((at / 64) as usize) & bits != bits {
                 return false;
             }
             at += here;
@@ -187,15 +213,19 @@ impl Bits {
         });
     }
 
+    /// Changes words by `change`, which says how many bits it has freed.
     fn each_word(&mut self, start: u64, count: u64, mut change: impl FnMut(&mut u64, u64) -> i64) {
+        let mut freed = 0;
+        let words = self.words_mut();
         let mut at = start;
         while at < start + count {
             let bit = (at % 64) as u32;
             let here = (64 - u64::from(bit)).min(start + count - at);
-            let difference = change(&mut self.words[(at / 64) as usize], mask(here as u32) << bit);
-            self.free = (i64::from(self.free) + difference) as u32;
+            freed += change(&mut words[(at / 64) as usize], mask(here as u32) << bit);
             at += here;
         }
+        self.free = (i64::from(self.free) + freed) as u32;
+        self.drop_equal_words();
     }
 }
 
@@ -270,6 +300,27 @@ mod tests {
         assert_eq!(bits.free(), UNIT_LINES as u32 - 1001);
         let again = Bits::from_bytes(&bits.to_bytes());
         assert_eq!((again.free(), again.to_bytes()), (bits.free(), bits.to_bytes()));
+    }
+
+    #[test]
+    fn where_all_bits_are_equal_they_take_no_host_memory() {
+        let held = |bits: &Bits| bits.words.is_some();
+        let mut bits = Bits::new();
+        assert!(!held(&bits) && bits.is_free(0, UNIT_LINES) && !bits.is_taken(5, 1) && bits.count_runs(WORDS, 64) == WORDS as u64);
+        let found = bits.take(0, WORDS, 3, false).expect("room");
+        assert!(bits.set(100, 1000) && held(&bits));
+        bits.clear(100, 1000);
+        assert!(held(&bits) && !bits.is_free(found.index(), 1));
+        bits.clear(found.index(), 3);
+        assert!(!held(&bits) && !held(&Bits::from_bytes(&bits.to_bytes())));
+        assert_eq!((bits.free(), bits.to_bytes()), (BITS, vec![0; WORDS * 8]));
+        assert!(bits.set(0, UNIT_LINES) && !held(&bits) && bits.is_taken(0, UNIT_LINES) && bits.count_runs(WORDS, 1) == 0);
+        assert!(!held(&Bits::from_bytes(&bits.to_bytes())) && bits.take(0, WORDS, 1, false).is_none());
+        assert!(!bits.set(7, 1), "it was taken");
+        bits.clear(UNIT_LINES - 1, 1);
+        assert!(held(&bits) && bits.free() == 1 && bits.is_free(UNIT_LINES - 1, 1) && bits.is_taken(0, UNIT_LINES - 1));
+        assert_eq!(bits.take(0, WORDS, 1, true).map(|found| found.index()), Some(UNIT_LINES - 1));
+        assert!(!held(&bits) && bits.to_bytes() == vec![0xff; WORDS * 8]);
     }
 
     #[test]
