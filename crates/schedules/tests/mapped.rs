@@ -73,7 +73,7 @@ fn maps_and_writes_behind(random: &mut Random) -> Result<(), String> {
     fs.unmount().map_err(text)
 }
 
-/// A write before and over a mapped block, and a truncation: the write is done whole, however they meet.
+/// A write before and over a mapped block, behind another one, and a truncation: the write is done whole, however they meet.
 fn writes_and_truncates(_: &mut Random) -> Result<(), String> {
     const PAGE: u64 = 4096;
     let setting = Setting::small(PersistenceDomain::Gpf, PAGE as u32).with_memory_homes();
@@ -83,19 +83,19 @@ fn writes_and_truncates(_: &mut Random) -> Result<(), String> {
     let made = fs.create(InodeNumber::ROOT, b"file", &new).map_err(text)?;
     let file = made.inode;
     fs.remember(file, made.generation, 1).map_err(text)?;
-    write(&fs, file, 0, &fill(1, 3 * PAGE as usize))?;
-    let mapping = fs.map(file, 2 * PAGE, PAGE, true).map_err(text)?;
+    write(&fs, file, 0, &fill(1, 5 * PAGE as usize))?;
+    let mappings = [PAGE, 4 * PAGE].map(|offset| fs.map(file, offset, PAGE, true));
     let own = fs.clone();
     let writer = shuttle::thread::spawn(move || {
-        let bytes = fill(2, 3 * PAGE as usize);
-        match own.write(file, 0, &bytes, WriteOptions::default()).map_err(text)? {
+        let bytes = fill(2, 2 * PAGE as usize);
+        match own.write(file, 3 * PAGE, &bytes, WriteOptions::default()).map_err(text)? {
             written if written == bytes.len() => Ok(()),
             written => Err(format!("{written} B were written")),
         }
     });
     fs.set_attributes(file, &SetAttributes { size: Some(100), ..SetAttributes::default() }).map_err(text)?;
     writer.join().map_err(|_| "a thread panicked".to_owned())??;
-    mapping.unmap().map_err(text)?;
+    mappings.into_iter().try_for_each(|mapping| mapping?.unmap()).map_err(text)?;
     fs.forget(file, 1);
     fs.unmount().map_err(text)
 }
