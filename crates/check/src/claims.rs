@@ -76,7 +76,7 @@ mod tests {
         assert!(!claims.claim(32_768, 1));
         assert_eq!(claims.group(0).expect("used")[0], 0xf << 60);
         assert!(claims.group(2).is_none());
-        assert_eq!(claims.total(), 28);
+        assert_eq!(claims.total(), 29);
         let mut other = Claims::default();
         other.claim(71, 100);
         assert!(claims.is_disjoint(&other) && other.is_disjoint(&claims));
