@@ -1,0 +1,111 @@
+//! `tandemfs quota`: limits that an ordinary user meets by a mount, in both modes, and that the next mount has.
+
+mod support;
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use support::{Mount, Place, fails, run, succeeds};
+
+const NOBODY: &str = "65534";
+
+/// A mount that everybody may enter.
+fn shared(place: &Place, options: &str) -> Mount {
+    fs::set_permissions(place.path(""), Permissions::from_mode(0o755)).expect("changed");
+    let mount = place.mount(options);
+    fs::set_permissions(mount.root(), Permissions::from_mode(0o777)).expect("changed");
+    mount
+}
+
+/// What a user's shell says on standard error; nothing if all went well.
+fn errors_of_user(script: &str, directory: &str) -> String {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "sh", "-c", script, directory]);
+    let output = run(&mut command);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.success(), errors.is_empty(), "{errors}");
+    errors
+}
+
+/// How much of each zone, and how many inodes, the user has.
+fn used(mountpoint: &str) -> [u64; 3] {
+    let report = succeeds(&["quota", "get", mountpoint, "--user", NOBODY, "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    ["memory", "block", "inodes"].map(|of| report["entries"][0][of]["used"].as_u64().expect("a number"))
+}
+
+fn user_meets_limits(options: &str) {
+    support::require_fuse();
+    if !rustix::process::getuid().is_root() {
+        return println!("not root: no other user to work as");
+    }
+    let place = Place::formatted();
+    let mount = shared(&place, options);
+    let mountpoint = place.mountpoint();
+    succeeds(&["quota", "set", &mountpoint, "--user", NOBODY, "--block-hard", "4M", "--memory-hard", "2M", "--inodes-hard", "20"]);
+    assert!(errors_of_user("for i in $(seq 30); do : > $0/f$i || exit 1; done", &mountpoint).contains("quota exceeded"));
+    assert_eq!(used(&mountpoint)[2], 20);
+    assert_eq!(errors_of_user("rm $0/f*", &mountpoint), "");
+    assert_eq!(used(&mountpoint), [0; 3]);
+    // Long writes go to blocks, short ones to the memory zone and then to blocks.
+    for (size, count) in [("64k", "200"), ("100", "100000")] {
+        let errors = errors_of_user(&format!("dd if=/dev/zero of=$0/long bs={size} count={count} status=none"), &mountpoint);
+        assert!(errors.contains("quota exceeded"), "{size}: {errors}");
+        let [memory, block, inodes] = used(&mountpoint);
+        assert!(memory <= 2 << 20 && block <= 4 << 20 && inodes == 1, "{size}: {memory}, {block}, {inodes}");
+        assert!(memory + block > 3 << 20, "{size}: {memory}, {block}");
+        assert_eq!(errors_of_user("rm $0/long", &mountpoint), "");
+        assert_eq!(used(&mountpoint), [0; 3], "{size}");
+    }
+    assert_eq!(errors_of_user("mkdir $0/d && cp /etc/passwd $0/d", &mountpoint), "");
+    let before = used(&mountpoint);
+    // Root has no limits, and gives a file away only within those of who gets it.
+    let large = vec![1; 5 << 20];
+    fs::write(mount.path("large"), &large).expect("root is not limited");
+    mount.unmount();
+    place.check();
+    let mount = place.mount(options);
+    assert_eq!(used(&mountpoint), before, "counted anew");
+    fails(1, "user", &["quota", "set", &mountpoint, "--user", "no such user", "--block-hard", "1M"]);
+    fails(1, "soft limit", &["quota", "set", &mountpoint, "--user", NOBODY, "--block-soft", "3M", "--block-hard", "2M"]);
+    mount.unmount();
+    place.check();
+}
+
+#[test]
+fn a_user_meets_limits_in_strict_mode() {
+    user_meets_limits("strict,allow_other");
+}
+
+#[test]
+fn a_user_meets_limits_in_relaxed_mode() {
+    user_meets_limits("allow_other");
+}
+
+#[test]
+fn a_project_is_a_tree() {
+    support::require_fuse();
+    let place = Place::formatted();
+    let mount = place.mount("strict");
+    let mountpoint = place.mountpoint();
+    for name in ["tree", "tree/below", "other"] {
+        fs::create_dir(mount.path(name)).expect("made");
+    }
+    fs::write(mount.path("tree/below/old"), b"old").expect("written");
+    let tree = mount.path("tree").to_str().expect("UTF-8").to_owned();
+    succeeds(&["quota", "project", &tree, "5"]);
+    fs::write(mount.path("tree/below/new"), b"new").expect("written");
+    let report = succeeds(&["quota", "get", &mountpoint, "--project", "5", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    assert_eq!(report["entries"][0]["inodes"]["used"], 4, "{report}");
+    fs::write(mount.path("other/file"), b"file").expect("written");
+    for refused in
+        [fs::rename(mount.path("other/file"), mount.path("tree/file")), fs::hard_link(mount.path("other/file"), mount.path("tree/file"))]
+    {
+        assert_eq!(refused.expect_err("another project").raw_os_error(), Some(libc::EXDEV));
+    }
+    fs::rename(mount.path("tree/below/old"), mount.path("other/old")).expect("out of the tree");
+    mount.unmount();
+    place.check();
+}
