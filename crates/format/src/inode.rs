@@ -31,12 +31,15 @@ pub mod flags {
     pub const HOME_MEMORY: u32 = 1 << 0;
     /// New extents go to the block zone; inherited from the directory. Only with the feature *memory home*, never with [`HOME_MEMORY`].
     pub const HOME_BLOCK: u32 = 1 << 1;
-    /// Each 2 MiB is to lie in an aligned extent; inherited from the directory. Only with the feature *memory home*.
+    /// Each 2 MiB is to lie in an aligned extent; files inherit it from their directory, directories do not. Only with the feature *memory
+    /// home*.
     pub const ALIGNED: u32 = 1 << 2;
-    /// What is inherited from the directory.
-    pub const INHERITED: u32 = HOME_MEMORY | HOME_BLOCK | ALIGNED;
+    /// What directories inherit from theirs.
+    pub const INHERITED_BY_DIRECTORIES: u32 = HOME_MEMORY | HOME_BLOCK;
+    /// What files inherit from their directory.
+    pub const INHERITED_BY_FILES: u32 = INHERITED_BY_DIRECTORIES | ALIGNED;
     /// All bits with a meaning.
-    pub const KNOWN: u32 = INHERITED;
+    pub const KNOWN: u32 = HOME_MEMORY | HOME_BLOCK | ALIGNED;
 }
 
 persistent! {
