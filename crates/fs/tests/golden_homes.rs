@@ -1,4 +1,5 @@
-//! Golden images of file systems with files in the memory zone, runs among them: with a block zone, and on a memory half alone.
+//! Golden images of file systems with files in the memory zone, runs among them: with a block zone, and on a memory half alone; with open and
+//! overlaid pages, and with the hint *aligned*.
 //!
 //! A kept image never changes (`golden_images.rs`). `TANDEMFS_MAKE_GOLDEN=1 cargo test -p tandemfs-fs --test golden_homes` makes those that do
 //! not exist yet.
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
-use tandemfs_crash::{MemoryDevice, Recorded, Storing, Window, check_device};
+use tandemfs_crash::{MemoryDevice, Random, Recorded, Storing, Window, check_device, each_state};
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
@@ -56,6 +57,12 @@ fn make_if_asked() {
             OPEN.iter().filter(|(name, ..)| !path(name, "crashed").exists()).for_each(make_open);
             if !path("room", "crashed").exists() {
                 make_room();
+            }
+            if !path("overlaid", "crashed").exists() {
+                make_overlaid();
+            }
+            if !path("hint", "clean").exists() {
+                make_hint();
             }
         });
     }
@@ -143,6 +150,127 @@ fn an_image_with_lent_room_has_what_was_appended() {
         }
         fs.unmount().expect("unmounts");
         check_device(&device, false).unwrap_or_else(|found| panic!("{step}: {found}"));
+    }
+}
+
+/// Overwrites of one block of an aligned extent that were being copied home when the power failed, and the file with them.
+const OVERWRITES: [(usize, usize, u8); 3] = [(100, 300, 0xa1), (4096, 4096, 0xa2), (9000, 50, 0xa3)];
+
+fn overwritten() -> Vec<u8> {
+    let mut bytes = large();
+    OVERWRITES.iter().for_each(|(at, length, byte)| bytes[*at..at + length].fill(*byte));
+    bytes
+}
+
+/// Whether each overwrite is in the pages themselves, which lie in a row from `first` on.
+fn copied_home(zones: &Recorded, first: usize) -> [bool; 3] {
+    OVERWRITES.map(|(at, length, byte)| zones.memory[first + at..first + at + length].iter().all(|found| *found == byte))
+}
+
+fn is_amid(copied: [bool; 3]) -> bool {
+    copied.contains(&true) && copied.contains(&false)
+}
+
+fn make_overlaid() {
+    let device = MemoryDevice::new(MEMORY_BYTES as u64, 0, PersistenceDomain::Gpf);
+    let drive = Drive::new(Arc::new(device.clone()));
+    make_file_system(&drive, &FormatOptions { block_bytes: 16 << 10, ..FormatOptions::default() }).expect("mkfs");
+    let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
+    let new = NewInode { mode: file_type::REGULAR | 0o700, uid: 0, gid: 0, rdev: 0, target: b"" };
+    let file = fs.create(ROOT, b"overwritten", &new).expect("made").inode;
+    fs.write(file, 0, &large(), WriteOptions::default()).expect("written");
+    let first = fs.map(file, 0, 4096, false).expect("mapped").extents()[0].device_offset as usize;
+    for (at, length, byte) in OVERWRITES {
+        fs.write(file, at as u64, &vec![byte; length], WriteOptions::default()).expect("written");
+    }
+    fs.checkpoint().expect("home");
+    let start = device.fork();
+    device.start_recording();
+    fs.write_back_all().expect("written back");
+    let mut is_saved = false;
+    each_state(&start, &device.stop_recording(), 0, 16, &mut Random::new(1), &mut |_, state| {
+        let zones = state.device.zones();
+        if !is_saved && is_amid(copied_home(&zones, first)) {
+            save("overlaid", "crashed", &zones);
+            is_saved = true;
+        }
+    });
+    assert!(is_saved, "no cut amid the copy");
+}
+
+#[test]
+fn an_image_with_an_interrupted_copy_home_has_what_was_written() {
+    make_if_asked();
+    let device = load("overlaid", "crashed");
+    check_device(&device, true).expect("in order");
+    let (zones, unchanged) = (device.zones(), 5 * 4096..6 * 4096);
+    let is_extent = |at: &usize| zones.memory[at + unchanged.start..at + unchanged.end] == large()[unchanged.clone()];
+    let first = (0..MEMORY_BYTES).step_by(2 << 20).find(is_extent).expect("an aligned extent");
+    assert!(is_amid(copied_home(&zones, first)), "{:?}", copied_home(&zones, first));
+    let content = |fs: &FileSystem| {
+        let (file, mut bytes) = (fs.lookup(ROOT, b"overwritten").expect("there").inode, vec![0; (2 << 20) + 1]);
+        let length = fs.read(file, 0, &mut bytes).expect("read");
+        bytes.truncate(length);
+        bytes
+    };
+    let read_only = MountOptions { read_only: true, ..MountOptions::default() };
+    let fs = FileSystem::mount(Drive::new(Arc::new(device.fork())), &read_only).expect("mounts");
+    assert!(content(&fs) == overwritten(), "without a change");
+    drop(fs);
+    for step in ["mounted", "mounted again"] {
+        let fs = FileSystem::mount(Drive::new(Arc::new(device.clone())), &MountOptions::default()).expect("mounts");
+        assert!(content(&fs) == overwritten(), "{step}");
+        fs.unmount().expect("unmounts");
+        check_device(&device, false).unwrap_or_else(|found| panic!("{step}: {found}"));
+        assert_eq!(copied_home(&device.zones(), first), [true; 3], "{step}: the copy was ended");
+    }
+}
+
+/// A directory, a file and a directory without the hint *aligned* beside those that have it.
+fn make_hint() {
+    let device = MemoryDevice::new(MEMORY_BYTES as u64, 4 << 20, PersistenceDomain::Gpf);
+    let drive = Drive::new(Arc::new(device.clone()));
+    make_file_system(&drive, &FormatOptions { block_bytes: 16 << 10, ..FormatOptions::default() }).expect("mkfs");
+    let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
+    let create = |parent, name: &[u8], kind| {
+        fs.create(parent, name, &NewInode { mode: kind | 0o700, uid: 0, gid: 0, rdev: 0, target: b"" }).expect("made").inode
+    };
+    let directory = create(ROOT, b"aligned", file_type::DIRECTORY);
+    fs.set_aligned(directory, true).expect("has the hint");
+    fs.set_home(directory, Home::Memory).expect("has a home");
+    let file = create(directory, b"file", file_type::REGULAR);
+    for at in (0..300_000).step_by(50_000) {
+        fs.write(file, at as u64, &large()[at..at + 50_000], WriteOptions::default()).expect("written");
+    }
+    create(directory, b"below", file_type::DIRECTORY);
+    let without = create(directory, b"without", file_type::REGULAR);
+    fs.set_aligned(without, false).expect("has none");
+    save("hint", "crashed", &device.zones());
+    fs.unmount().expect("unmounts");
+    save("hint", "clean", &device.zones());
+}
+
+#[test]
+fn images_with_the_hint_keep_it() {
+    make_if_asked();
+    for kind in ["clean", "crashed"] {
+        let device = load("hint", kind);
+        check_device(&device, kind == "crashed").unwrap_or_else(|found| panic!("{kind}: {found}"));
+        for step in ["mounted", "mounted again"] {
+            let fs = FileSystem::mount(Drive::new(Arc::new(device.clone())), &MountOptions::default()).expect("mounts");
+            let find = |parent, name: &[u8]| fs.lookup(parent, name).expect("there").inode;
+            let directory = find(ROOT, b"aligned");
+            let file = find(directory, b"file");
+            let has = |inode| fs.is_aligned(inode).expect("known");
+            assert!(has(directory) && has(file) && !has(find(directory, b"without")) && !has(find(directory, b"below")), "{kind}, {step}");
+            let mut bytes = vec![0; 300_001];
+            assert_eq!(fs.read(file, 0, &mut bytes).expect("read"), 300_000);
+            assert!(bytes[..300_000] == large()[..300_000], "{kind}, {step}");
+            // All of its 2 MiB are its own, and one huge page could map them.
+            assert_eq!(fs.attributes(file).expect("there").space_512, (2 << 20) / 512, "{kind}, {step}");
+            fs.unmount().expect("unmounts");
+            check_device(&device, false).unwrap_or_else(|found| panic!("{kind}, {step}: {found}"));
+        }
     }
 }
 
