@@ -668,9 +668,10 @@ pub struct CompactArguments {
 #[derive(Debug, Subcommand)]
 pub enum QuotaCommand {
     /// Set limits of a user, a group or a project
-    #[command(after_help = QUOTA_SET_HELP)]
+    #[command(after_help = QUOTA_SET_HELP, override_usage = "tandemfs quota set [OPTIONS] <--user|--group|--project> <MOUNTPOINT>")]
     Set(QuotaSetArguments),
     /// Show what a user, a group or a project uses, and its limits
+    #[command(override_usage = "tandemfs quota get [OPTIONS] <--user|--group|--project> <MOUNTPOINT>")]
     Get(QuotaGetArguments),
     /// Show what everybody uses, and all limits
     Report(QuotaReportArguments),

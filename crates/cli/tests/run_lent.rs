@@ -352,7 +352,7 @@ fn regression_a_mapping_of_the_mount_did_not_reach_what_was_appended_by_stores()
     let mut numbers = lines.filter_map(|line| line.parse::<u64>().ok());
     let mut next = |count| numbers.by_ref().take(count).last().expect("a number");
     next(2000);
-    assert!(scene.count(&["store_leases", "tails_held"]) > 0, "nothing is lent");
+    assert!(scene.count(&["store_leases", "tails_lent"]) > 0, "nothing was lent");
     let file = fs::File::options().read(true).write(true).open(format!("{directory}/log")).expect("opened");
     let mapping = mapping::Mapped::new(file.as_fd(), 64 << 20);
     mapping.load(0, 1);
