@@ -11,8 +11,7 @@
 //!       which anybody may read, is not there. Attributes of a path without its last link are those of the path, unless they are of a link.
 //! [KN7] Where all names of a directory came when it was opened, one that is not among them is absent: whether a path below leads anywhere is known until
 //!       one of its names changes. It is kept under the path as it was spelled, so questions that spell it alike find it. Of the names a set of bits is kept,
-//!       in which a name may seem to be that is not there; then the daemon is asked. So is it about access by real ids, which may not search what the
-//!       effective ones may.
+//!       in which a name may seem to be that is not there; then the daemon is asked.
 //! [KN5] What is kept goes with the connection, since the answers are those to its credentials. Who looks things up outside of it
 //!       ([`KnownAnswers`]) takes care of that.
 
@@ -63,9 +62,6 @@ pub(crate) struct Question<'a> {
 
 /// Attributes of a name, as a number.
 const ATTRIBUTES_OF_NAME: u64 = 1;
-/// A question of access by real ids: its lower bits, above which is the mode.
-const ACCESS_BY_REAL_IDS: u64 = 2;
-const ACCESS_KIND: u64 = 7;
 /// All names of a directory, as a number that no question of access is.
 const NAMES_OF_DIRECTORY: u64 = 1 << 40;
 
@@ -91,7 +87,7 @@ impl<'a> Question<'a> {
         let flags = if mutant::on(Mutant::FlagsNotAsked) { 0 } else { flags.bits() };
         let which = match what {
             What::Attributes => ATTRIBUTES_OF_NAME,
-            What::Access { mode, effective } => ACCESS_BY_REAL_IDS | u64::from(effective) << 2 | u64::from(mode) << 3,
+            What::Access { mode, effective } => 2 | u64::from(effective) << 2 | u64::from(mode) << 3,
             What::AttributesOfOpen => 3,
             What::Names => NAMES_OF_DIRECTORY,
         };
@@ -119,9 +115,7 @@ impl<'a> Question<'a> {
     /// Who knows whether the last name of the path is there: the question about all names of its directory, and the name. None where it ends with
     /// what is no name.
     fn of_siblings(&self) -> Option<(Self, &'a [u8])> {
-        // Who may search the directory by effective ids may not by real ones.
-        let is_by_real_ids = self.which & ACCESS_KIND == ACCESS_BY_REAL_IDS && !mutant::on(Mutant::AbsentByRealIds);
-        if self.which == NAMES_OF_DIRECTORY || is_by_real_ids || self.flags & AtFlags::EMPTY_PATH.bits() != 0 {
+        if self.which == NAMES_OF_DIRECTORY || self.flags & AtFlags::EMPTY_PATH.bits() != 0 {
             return None;
         }
         let before = self.path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
@@ -389,18 +383,6 @@ mod tests {
         assert!(Question::attributes(path(&"a".repeat(PATH_BYTES_MAX + 1))).is_none(), "too long");
         known.closed(one);
         assert!(kept(&known, &questions[6].expect("short")).is_none() && kept(&known, &questions[7].expect("short")).is_some());
-    }
-
-    /// [KN7]: the names of a directory came to who may search it by effective ids.
-    #[test]
-    fn regression_absence_was_known_to_real_ids_that_may_not_search() {
-        let _alone = mutant::ALONE.lock();
-        let is_answered = |effective| Question::access(path("d/x"), 4, effective).expect("short").of_siblings().is_some();
-        assert!(is_answered(true) && !is_answered(false));
-        mutant::select(Mutant::AbsentByRealIds);
-        let found = is_answered(false);
-        mutant::select(Mutant::None);
-        assert!(found, "AbsentByRealIds escaped");
     }
 
     #[test]

@@ -62,8 +62,6 @@ pub enum Mutant {
     AppendFlagKept,
     /// [APN7]: a file that is written in long pieces gets a tail.
     LongAppendsCount,
-    /// [KN7]: names that are absent by the rights of effective ids are by those of real ones.
-    AbsentByRealIds,
     /// [CN3]: a write is divided where memory is scarce.
     WritesTorn,
     /// [CMP1]: the daemon is not told that a mapping is gone.

@@ -118,6 +118,11 @@ pub struct Process {
 }
 
 impl Process {
+    /// Whether its real ids and their capabilities are those of its accesses: what it may do by one it may by the other.
+    pub fn acts_by_real_ids(&self) -> bool {
+        self.credentials == self.real
+    }
+
     /// A process whose real ids are the effective ones, with umask 022 and no mounts.
     pub fn of(credentials: Credentials) -> Self {
         let capabilities = if credentials.uid == 0 { credentials.capabilities } else { Capabilities::NONE };
@@ -149,8 +154,8 @@ mod tests {
     #[test]
     fn access_asks_with_capabilities_only_where_the_real_user_is_root() {
         let root = Process::of(Credentials::new(0, 0, &[], Capabilities::ALL));
-        assert!(root.real.has(Capability::DacOverride));
+        assert!(root.real.has(Capability::DacOverride) && root.acts_by_real_ids());
         let user = Process::of(Credentials::new(5, 0, &[], Capabilities::ALL));
-        assert!(!user.real.has(Capability::DacOverride) && user.credentials.has(Capability::DacOverride));
+        assert!(!user.real.has(Capability::DacOverride) && user.credentials.has(Capability::DacOverride) && !user.acts_by_real_ids());
     }
 }

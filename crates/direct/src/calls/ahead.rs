@@ -84,7 +84,8 @@ impl Call<'_> {
             are_all
         })?;
         let bytes = self.put(into, writer.bytes())?.value;
-        Ok(FirstListed { bytes: bytes as u32, are_all })
+        // By other real ids the directory may be out of reach, and nothing in it is absent for access(2).
+        Ok(FirstListed { bytes: bytes as u32, are_all: are_all && process.acts_by_real_ids() })
     }
 
     /// Writes all bytes of a small file that was opened, and what they depend on ([AHD5]); none of one that is longer than there is room.
