@@ -274,6 +274,7 @@ mod tests {
         let mut tx = Tx::new(volume);
         tx.put(Structure::Mapping, address, [0; LINE_BYTES]).expect("loads");
         tx.free(Space::Region { region: tandemfs_format::segment::Region::Mappings, address, lines: 64 });
+        tx.charge_to(crate::quota::Ids { user: 0, group: 0, project: 0 });
         commit(tx).expect("committed");
         assert_eq!(volume.memory.waiting_and_free(tandemfs_format::segment::Region::Mappings).0, 0, "nothing waits for a watermark");
         assert_eq!(volume.pages.dirty_count(), 0, "and no page has to be kept");
