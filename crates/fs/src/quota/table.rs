@@ -62,9 +62,9 @@ impl Table {
     fn change(&mut self, sums: &Sums, part: impl Fn(i64) -> i64, now: u64) {
         for (key, change) in sums {
             let account = self.accounts.entry(*key).or_default();
-            for resource in 0..3 {
+            for (used, change) in account.used.iter_mut().zip(change) {
                 // Damage may hide space that a removal finds, and the other way round: usage then ends at 0 until the next mount counts.
-                account.used[resource] = account.used[resource].saturating_add_signed(part(change[resource]));
+                *used = used.saturating_add_signed(part(*change));
             }
             self.is_stale |= account.note_time(now);
         }
@@ -74,9 +74,7 @@ impl Table {
     pub(crate) fn count(&mut self, ids: Ids, usage: Change) {
         for key in ids.each() {
             let account = self.accounts.entry(key).or_default();
-            for resource in 0..3 {
-                account.used[resource] = account.used[resource].saturating_add_signed(usage[resource]);
-            }
+            account.used.iter_mut().zip(usage).for_each(|(used, usage)| *used = used.saturating_add_signed(usage));
         }
     }
 
@@ -206,8 +204,8 @@ impl Account {
     /// Begins and ends grace periods. True if one did.
     fn note_time(&mut self, now: u64) -> bool {
         let before = self.over_since;
-        for resource in 0..3 {
-            self.over_since[resource] = grace::over_since(self.limits[resource], self.used[resource], before[resource], now);
+        for (resource, since) in before.into_iter().enumerate() {
+            self.over_since[resource] = grace::over_since(self.limits[resource], self.used[resource], since, now);
         }
         before != self.over_since
     }
