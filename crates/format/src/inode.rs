@@ -12,6 +12,8 @@ use crate::{Corrupt, EMPTY_LINE, InodeNumber, Line, LineAddress, PairSeed};
 pub const LINK_MAX: u32 = 65_000;
 /// Longest symbolic link that lies inside the inode, in bytes; a longer one is file data.
 pub const INLINE_LINK_MAX: usize = 20;
+/// Lines of an inode: the hot one and the cold one.
+pub const INODE_LINES: u64 = 2;
 /// Largest file, in bytes.
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 

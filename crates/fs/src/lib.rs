@@ -24,6 +24,7 @@ mod index;
 mod inject;
 #[cfg(feature = "mutants")]
 pub mod inject;
+mod inode_scan;
 mod inodes;
 mod journal;
 mod large_file;

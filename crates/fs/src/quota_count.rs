@@ -6,60 +6,29 @@
 //!       found (`survey.rs`).
 
 use tandemfs_device::Structure;
-use tandemfs_format::inode::Inode;
-use tandemfs_format::{InodeNumber, LineAddress, UNIT_LINES};
+use tandemfs_format::inode::{INODE_LINES, Inode};
+use tandemfs_format::{InodeNumber, LineAddress};
 
-use crate::alloc::memory::INODE_LINES;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::file_system::FileSystem;
+use crate::inode_scan::{Run, each_run};
 use crate::inodes::InCoreInode;
-use crate::quota::{Change, Ids, Table, change_of};
+use crate::quota::{Change, Ids, Table, add_change, change_of};
 use crate::survey::survey;
-use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use crate::sync::{Mutex, scan_threads};
+use crate::sync::Mutex;
 use crate::volume::Volume;
-
-/// Inodes that one step of a counting thread looks at.
-const STEP_INODES: u64 = 4096;
-/// Slots of a unit.
-const UNIT_INODES: u64 = UNIT_LINES / INODE_LINES;
 
 impl FileSystem {
     /// What all inodes use. No transaction commits meanwhile: the caller holds the journal's gate, or mounts.
     pub(crate) fn count_usage(&self) -> Result<Table> {
-        let limit = self.volume.memory.inode_limit();
-        let next = AtomicU64::new(0);
         let table = Mutex::new(Table::default());
-        let failure: Mutex<Option<Error>> = Mutex::new(None);
-        let count = || {
-            loop {
-                let first = next.fetch_add(STEP_INODES, Relaxed);
-                if first >= limit || failure.lock().is_some() {
-                    return;
-                }
-                match count_inodes(&self.volume, first, (first + STEP_INODES).min(limit)) {
-                    Ok(found) => {
-                        let mut table = table.lock();
-                        found.into_iter().for_each(|(ids, usage)| table.count(ids, usage));
-                    }
-                    Err(error) => drop(failure.lock().get_or_insert(error)),
-                }
-            }
-        };
-        let threads = scan_threads().min(limit.div_ceil(STEP_INODES) as usize);
-        if threads <= 1 {
-            count();
-        } else {
-            std::thread::scope(|scope| {
-                for _ in 0..threads {
-                    scope.spawn(count);
-                }
-            });
-        }
-        match failure.into_inner() {
-            Some(error) => Err(error),
-            None => Ok(table.into_inner()),
-        }
+        each_run(&self.volume, |run| {
+            let found = count_inodes(&self.volume, run)?;
+            let mut table = table.lock();
+            found.into_iter().for_each(|(ids, usage)| table.count(ids, usage));
+            Ok(())
+        })?;
+        Ok(table.into_inner())
     }
 
     /// What an inode uses that the caller has locked.
@@ -68,26 +37,18 @@ impl FileSystem {
     }
 }
 
-fn count_inodes(volume: &Volume, first: u64, end: u64) -> Result<Vec<(Ids, Change)>> {
+fn count_inodes(volume: &Volume, Run { first, address, count }: Run) -> Result<Vec<(Ids, Change)>> {
     let mut found: Vec<(Ids, Change)> = Vec::new();
-    let mut number = first.max(1); // slot 0 is no inode
-    while number < end {
-        let Some((address, slots)) = volume.memory.inode_slots_from(number) else {
-            number = (number / UNIT_INODES + 1) * UNIT_INODES; // above the mark of its unit
+    // Slot 0 is no inode.
+    for index in u64::from(first == 0)..count {
+        let Some((ids, usage)) = usage_at(volume, InodeNumber::new(first + index), address.nth(index * INODE_LINES))? else {
             continue;
         };
-        let count = slots.min(end - number);
-        for index in 0..count {
-            let Some((ids, usage)) = usage_at(volume, InodeNumber::new(number + index), address.nth(index * INODE_LINES))? else {
-                continue;
-            };
-            // Most inodes beside each other have one owner.
-            match found.last_mut() {
-                Some((last, sum)) if *last == ids => (0..3).for_each(|resource| sum[resource] += usage[resource]),
-                _ => found.push((ids, usage)),
-            }
+        // Most inodes beside each other have one owner.
+        match found.last_mut() {
+            Some((last, sum)) if *last == ids => add_change(sum, usage),
+            _ => found.push((ids, usage)),
         }
-        number += count;
     }
     Ok(found)
 }
@@ -99,8 +60,7 @@ fn usage_at(volume: &Volume, number: InodeNumber, address: LineAddress) -> Resul
     let Ok(Some(inode)) = Inode::decode(volume.pair, number, address, &lines.0, &lines.1) else { return Ok(None) };
     let mut usage = [0, 0, 1];
     survey(volume, number, address, (&lines.0, &lines.1), &mut |_, space| {
-        let change = change_of(space);
-        (0..3).for_each(|resource| usage[resource] += change[resource]);
+        add_change(&mut usage, change_of(space));
         true
     })?;
     Ok(Some((Ids::of(&inode), usage)))

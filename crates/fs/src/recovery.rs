@@ -13,20 +13,20 @@ use std::time::Duration;
 
 use tandemfs_device::{DriveRecovery, Structure};
 use tandemfs_format::geometry::SEGMENT_TABLE_LINES;
-use tandemfs_format::inode::Inode;
+use tandemfs_format::inode::{INODE_LINES, Inode};
 use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::superblock::Superblock;
-use tandemfs_format::{Corrupt, DataAddress, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES, UNIT_LINES};
+use tandemfs_format::{Corrupt, DataAddress, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
 
-use crate::alloc::memory::INODE_LINES;
 use crate::cache::load_bulk;
 use crate::error::{Error, Result};
 use crate::index::salvage::Trust;
+use crate::inode_scan::{Run, each_run};
 use crate::mutant::{Mutant, on};
 use crate::space::{Kinds, Space};
 use crate::survey::survey;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use crate::sync::{Mutex, scan_threads};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::volume::Volume;
 
 /// What a mount had to do.
@@ -44,11 +44,7 @@ pub struct RecoveryReport {
     pub duration: Duration,
 }
 
-/// Inodes that one step of a scanning thread reads: 1 MiB of lines.
-const STEP_INODES: u64 = 8192;
 const INODE_BYTES: usize = INODE_LINES as usize * LINE_BYTES;
-/// Slots of a unit.
-const UNIT_INODES: u64 = UNIT_LINES / INODE_LINES;
 /// What to do about a damaged segment table.
 const RESCUE: &str = "tandemfs restore copies the files out, tandemfs check --rescue rebuilds the table";
 
@@ -148,34 +144,8 @@ struct Findings {
 }
 
 fn rebuild(volume: &Volume) -> Result<Findings> {
-    let limit = volume.memory.inode_limit();
-    let next = AtomicU64::new(0);
     let findings = Mutex::new(Findings::default());
-    let failure: Mutex<Option<Error>> = Mutex::new(None);
-    let scan = || {
-        loop {
-            let first = next.fetch_add(STEP_INODES, Relaxed);
-            if first >= limit || failure.lock().is_some() {
-                return;
-            }
-            if let Err(error) = scan_inodes(volume, first, (first + STEP_INODES).min(limit), &findings) {
-                failure.lock().get_or_insert(error);
-            }
-        }
-    };
-    let threads = scan_threads().min(limit.div_ceil(STEP_INODES) as usize);
-    if threads <= 1 {
-        scan();
-    } else {
-        std::thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(scan);
-            }
-        });
-    }
-    if let Some(error) = failure.into_inner() {
-        return Err(error);
-    }
+    each_run(volume, |run| scan_inodes(volume, run, &findings))?;
     let mut findings = findings.into_inner();
     findings.damaged.sort_by_key(|(number, _)| *number);
     for space in std::mem::take(&mut findings.supposed) {
@@ -195,29 +165,19 @@ fn suppose(volume: &Volume, space: Space) {
 }
 
 /// Reads inodes in bulk, bypassing the host copies (a rebuild must not fill them), and marks the space that each one takes.
-fn scan_inodes(volume: &Volume, first: u64, end: u64, findings: &Mutex<Findings>) -> Result<()> {
-    let mut bytes = vec![0; STEP_INODES as usize * INODE_BYTES];
-    let mut number = first;
-    while number < end {
-        let Some((address, slots)) = volume.memory.inode_slots_from(number) else {
-            number = (number / UNIT_INODES + 1) * UNIT_INODES; // above the mark of its unit
-            continue;
-        };
-        let count = slots.min(end - number);
-        let bytes = &mut bytes[..count as usize * INODE_BYTES];
-        read_bulk(volume, address, bytes)?;
-        for (index, pair) in (0..).zip(bytes.chunks_exact(INODE_BYTES)) {
-            let (number, address) = (InodeNumber::new(number + index), address.nth(index * INODE_LINES));
-            let mut lines = (line_of(&pair[..LINE_BYTES]), line_of(&pair[LINE_BYTES..]));
-            if Inode::decode(volume.pair, number, address, &lines.0, &lines.1).is_err() {
-                // Perhaps the transfer was wrong, not the line: a second one decides.
-                let mut again = [0; INODE_BYTES];
-                read_bulk(volume, address, &mut again)?;
-                lines = (line_of(&again[..LINE_BYTES]), line_of(&again[LINE_BYTES..]));
-            }
-            scan_inode(volume, number, address, &lines, findings)?;
+fn scan_inodes(volume: &Volume, Run { first, address, count }: Run, findings: &Mutex<Findings>) -> Result<()> {
+    let mut bytes = vec![0; count as usize * INODE_BYTES];
+    read_bulk(volume, address, &mut bytes)?;
+    for (index, pair) in (0..).zip(bytes.chunks_exact(INODE_BYTES)) {
+        let (number, address) = (InodeNumber::new(first + index), address.nth(index * INODE_LINES));
+        let mut lines = (line_of(&pair[..LINE_BYTES]), line_of(&pair[LINE_BYTES..]));
+        if Inode::decode(volume.pair, number, address, &lines.0, &lines.1).is_err() {
+            // Perhaps the transfer was wrong, not the line: a second one decides.
+            let mut again = [0; INODE_BYTES];
+            read_bulk(volume, address, &mut again)?;
+            lines = (line_of(&again[..LINE_BYTES]), line_of(&again[LINE_BYTES..]));
         }
-        number += count;
+        scan_inode(volume, number, address, &lines, findings)?;
     }
     Ok(())
 }

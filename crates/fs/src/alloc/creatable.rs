@@ -4,11 +4,12 @@
 //!       directory. The pages take room of the mappings, and all three share the free units. So the answer is not too large if nobody else
 //!       takes space meanwhile. What only write-back or a checkpoint would free does not count, nor does room in pages of names that exist.
 
+use tandemfs_format::inode::INODE_LINES;
 use tandemfs_format::mapping::PAGE_RECORDS;
 use tandemfs_format::segment::Region;
 use tandemfs_format::{PAGE_LINES, UNIT_LINES};
 
-use super::memory::{INODE_LINES, MemoryAllocator};
+use super::memory::MemoryAllocator;
 use super::region_state::slot;
 use super::regions::TRANSIENT_REGION_LINES;
 use crate::sync::atomic::Ordering::SeqCst;

@@ -14,12 +14,13 @@
 
 use std::collections::BTreeMap;
 
+use tandemfs_format::inode::INODE_LINES;
 use tandemfs_format::segment::Region;
 use tandemfs_format::{InodeNumber, LineAddress, UNIT_LINES};
 
 use super::Need;
 use super::departure::Pace;
-use super::memory::{INODE_LINES, MemoryAllocator, inode_address_in};
+use super::memory::{MemoryAllocator, inode_address_in};
 use super::region_state::{RegionState, slot};
 use super::regions::TRANSIENT_REGION_LINES;
 use super::units::UnitOwner;

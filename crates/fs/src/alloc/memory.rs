@@ -16,6 +16,7 @@
 use tandemfs_device::Apart;
 use tandemfs_format::allocation_map::PieceKind;
 use tandemfs_format::geometry::Geometry;
+use tandemfs_format::inode::INODE_LINES;
 use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::{InodeNumber, LineAddress, UNIT_LINES};
 
@@ -32,9 +33,6 @@ use crate::numa::Numa;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use crate::sync::{Mutex, RwLock};
 use crate::wait::LongMutex;
-
-/// Lines of an inode.
-pub(crate) const INODE_LINES: u64 = 2;
 
 pub(crate) struct MemoryAllocator {
     pub(super) map: UnitMap,

@@ -1,10 +1,11 @@
 //! Regions: allocates metadata lines, and frees them, at once or after the watermark has passed ([ME1] of `memory.rs`).
 
 use tandemfs_device::Structure;
+use tandemfs_format::inode::INODE_LINES;
 use tandemfs_format::segment::Region;
 use tandemfs_format::{LineAddress, PAGE_LINES, UNIT_LINES};
 
-use super::memory::{INODE_LINES, MemoryAllocator};
+use super::memory::MemoryAllocator;
 use super::region_state::{RegionState, slot};
 use super::rise::Step;
 use super::units::UnitOwner;

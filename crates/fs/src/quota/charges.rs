@@ -6,7 +6,7 @@
 use smallvec::SmallVec;
 
 use super::table::Sums;
-use super::usage::{Change, Ids, change_of};
+use super::usage::{Change, Ids, add_change, change_of};
 use crate::space::Space;
 
 /// What a transaction takes and frees.
@@ -21,15 +21,13 @@ impl Charges {
     /// Space was taken.
     #[inline]
     pub(crate) fn took(&mut self, space: Space) {
-        let change = change_of(space);
-        (0..3).for_each(|resource| self.pending[resource] += change[resource]);
+        add_change(&mut self.pending, change_of(space));
     }
 
     /// Space is freed.
     #[inline]
     pub(crate) fn freed(&mut self, space: Space) {
-        let change = change_of(space);
-        (0..3).for_each(|resource| self.pending[resource] -= change[resource]);
+        add_change(&mut self.pending, change_of(space).map(|amount| -amount));
     }
 
     /// What was noted since the last call belongs to these.
@@ -58,7 +56,7 @@ impl Charges {
         for (ids, change) in &self.attributed {
             for key in ids.each() {
                 match sums.iter_mut().find(|(other, _)| *other == key) {
-                    Some((_, sum)) => (0..3).for_each(|resource| sum[resource] += change[resource]),
+                    Some((_, sum)) => add_change(sum, *change),
                     None => sums.push((key, *change)),
                 }
             }

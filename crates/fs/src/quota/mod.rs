@@ -31,7 +31,7 @@ pub(crate) use charges::Charges;
 pub(crate) use grace::seconds_now;
 pub use table::QuotaSet;
 pub(crate) use table::Table;
-pub(crate) use usage::{Change, Ids, change_of};
+pub(crate) use usage::{Change, Ids, add_change, change_of};
 pub use usage::{QuotaEntry, QuotaUse};
 
 /// Usage and limits of a mount.

@@ -1,6 +1,6 @@
 //! Whose an inode is, what it uses, and how a change of space changes that.
 
-use tandemfs_format::inode::Inode;
+use tandemfs_format::inode::{INODE_LINES, Inode};
 use tandemfs_format::quota::{Limit, QuotaKind};
 use tandemfs_format::segment::Region;
 use tandemfs_format::{LINE_BYTES, PAGE_BYTES, SECTOR_BYTES};
@@ -16,9 +16,6 @@ pub(super) const RESOURCES: [&str; 3] = ["bytes of the memory zone", "bytes of t
 const MEMORY: usize = 0;
 const BLOCK: usize = 1;
 const INODES: usize = 2;
-
-/// Lines of an inode.
-const INODE_LINES: u64 = 2;
 
 /// Whose an inode is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,6 +34,11 @@ impl Ids {
     pub(crate) fn each(self) -> [(QuotaKind, u32); 3] {
         [(QuotaKind::User, self.user), (QuotaKind::Group, self.group), (QuotaKind::Project, self.project)]
     }
+}
+
+/// Adds a change to others.
+pub(crate) fn add_change(sum: &mut Change, change: Change) {
+    sum.iter_mut().zip(change).for_each(|(sum, change)| *sum += change);
 }
 
 /// What taking this space changes ([QT1]).

@@ -5,13 +5,13 @@ use std::ops::RangeInclusive;
 
 use tandemfs_device::{Fenced, Flushed, Structure};
 use tandemfs_format::hole_lines::HoleLines;
+use tandemfs_format::inode::INODE_LINES;
 use tandemfs_format::mapping::{PAGE_RECORDS, Record, RecordBytes};
 use tandemfs_format::segment::Region;
 use tandemfs_format::{DataAddress, InodeNumber, LineAddress, PAGE_LINES, Sector};
 
 use super::{Owner, Tx, Volume};
 use crate::alloc::departure::Pace;
-use crate::alloc::memory::INODE_LINES;
 use crate::alloc::regions::structure_of;
 use crate::alloc::rise::{Rise, Step};
 use crate::alloc::{Need, freed_by_nobody};
