@@ -32,6 +32,7 @@ mod metrics_server;
 mod mkfs;
 mod mount;
 mod mount_options;
+mod names;
 mod opener;
 mod openmetrics;
 mod output;

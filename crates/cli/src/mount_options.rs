@@ -10,6 +10,7 @@ use tandemfs_fs::{Discard, Engine, HomeLimit, MountOptions, Promote, Threshold, 
 use tandemfs_fuse::{Mode, MountSettings};
 
 use crate::metrics_server::Place;
+use crate::names;
 use crate::size;
 
 /// Longest write that can be asked to go in place, in bytes: a page.
@@ -370,15 +371,9 @@ impl Options {
 /// The number of a group, which is given by it or by a name.
 pub fn group_number(option: &str, group: &str) -> Result<u32, String> {
     let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
-    let number = group.parse().ok().or_else(|| named_group(&groups, group));
+    let number = group.parse().ok().or_else(|| names::number_of(&groups, group));
     number
         .ok_or_else(|| format!("{option}={group}: /etc/group has no group of this name; name one, or its number, or leave the option out"))
-}
-
-/// The number of a group in the lines of group(5).
-fn named_group(groups: &str, name: &str) -> Option<u32> {
-    let mut lines = groups.lines().map(|line| line.split(':'));
-    lines.find_map(|mut fields| if fields.next() == Some(name) { fields.nth(1)?.parse().ok() } else { None })
 }
 
 /// Names of policies.
@@ -577,8 +572,8 @@ mod tests {
         assert!(!options.settings.maps_for_stores, "who has no zone for loads maps nothing");
         assert!(parse("direct=54321,direct_stores=54321,relaxed").expect("reads").settings.maps_for_stores);
         let groups = "root:x:0:\nstaff:x:50:a,b\nbroken:x\nodd:x:y:\n";
-        assert_eq!([named_group(groups, "staff"), named_group(groups, "root")], [Some(50), Some(0)]);
-        assert!(["sta", "broken", "odd", "", "x"].iter().all(|name| named_group(groups, name).is_none()));
+        assert_eq!([names::number_of(groups, "staff"), names::number_of(groups, "root")], [Some(50), Some(0)]);
+        assert!(["sta", "broken", "odd", "", "x"].iter().all(|name| names::number_of(groups, name).is_none()));
     }
 
     #[test]

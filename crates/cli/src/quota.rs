@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tandemfs_fuse::control::{self, Request};
@@ -11,6 +10,7 @@ use tandemfs_fuse::mounts::{self, Mounted};
 
 use crate::arguments::{QuotaCommand, QuotaGraceArguments, QuotaProjectArguments, QuotaSetArguments, QuotaSubject};
 use crate::failure::Failure;
+use crate::names;
 use crate::output;
 use crate::size;
 use crate::umount;
@@ -96,36 +96,19 @@ fn id_of(database: &str, name: &str) -> Result<u32, Failure> {
     if let Ok(id) = name.parse() {
         return Ok(id);
     }
-    let found = lines_of(database, Some(name)).lines().find_map(|line| id_in(line).filter(|(found, _)| *found == name).map(|(_, id)| id));
     let what = if database == "passwd" { "user" } else { "group" };
-    found.ok_or_else(|| Failure::Failed(format!("there is no {what} '{name}'; give its number")))
-}
-
-/// Lines of a database of names: the one of a name, or all of them.
-fn lines_of(database: &str, name: Option<&str>) -> String {
-    let mut command = Command::new("getent");
-    command.args([database, "--"]).args(name);
-    match command.stdin(Stdio::null()).stderr(Stdio::null()).output() {
-        Ok(found) if found.status.success() => String::from_utf8_lossy(&found.stdout).into_owned(),
-        _ => std::fs::read_to_string(format!("/etc/{database}")).unwrap_or_default(),
-    }
-}
-
-/// Name and id of a line `name:password:id:...`.
-fn id_in(line: &str) -> Option<(&str, u32)> {
-    let mut fields = line.split(':');
-    Some((fields.next()?, fields.nth(1)?.parse().ok()?))
+    names::number_of(&names::lines_of(database, Some(name)), name)
+        .ok_or_else(|| Failure::Failed(format!("there is no {what} '{name}'; give its number")))
 }
 
 /// The name of an id, or its number.
-fn name_of(kind: &str, id: u64, names: &[String; 2]) -> String {
+fn name_of(kind: &str, id: u64, databases: &[String; 2]) -> String {
     let lines = match kind {
-        "user" => &names[0],
-        "group" => &names[1],
+        "user" => &databases[0],
+        "group" => &databases[1],
         _ => return id.to_string(),
     };
-    let found = lines.lines().filter_map(id_in).find(|(_, found)| u64::from(*found) == id);
-    found.map_or_else(|| id.to_string(), |(name, _)| output::printable(name))
+    names::name_of(lines, id).map_or_else(|| id.to_string(), output::printable)
 }
 
 fn show(answer: &Value, as_json: bool) -> Result<u8, Failure> {
@@ -133,16 +116,16 @@ fn show(answer: &Value, as_json: bool) -> Result<u8, Failure> {
         output::print_json(answer)?;
         return Ok(0);
     }
-    output::print(&table(answer, &[lines_of("passwd", None), lines_of("group", None)]))?;
+    output::print(&table(answer, &[names::lines_of("passwd", None), names::lines_of("group", None)]))?;
     Ok(0)
 }
 
 /// A table of usage and limits, a line for each id and what is counted.
-fn table(answer: &Value, names: &[String; 2]) -> String {
+fn table(answer: &Value, databases: &[String; 2]) -> String {
     let mut rows = vec![["kind", "id", "of", "used", "soft", "hard", "grace left"].map(String::from)];
     for entry in answer["entries"].as_array().into_iter().flatten() {
         let kind = entry["kind"].as_str().unwrap_or_default();
-        let name = name_of(kind, entry["id"].as_u64().unwrap_or_default(), names);
+        let name = name_of(kind, entry["id"].as_u64().unwrap_or_default(), databases);
         for of in ["memory", "block", "inodes"] {
             let it = &entry[of];
             let amount = |field: &str| match it[field].as_u64().unwrap_or_default() {

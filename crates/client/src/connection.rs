@@ -391,10 +391,15 @@ impl Call<'_> {
         self.take(u32::try_from(bytes).map_or(most, |bytes| bytes.min(most)), true)
     }
 
-    /// Memory for an answer that is of use and not needed: an empty piece where a request could not have so many bytes, or would wait for them.
-    pub(crate) fn room_at_once(&mut self, bytes: usize) -> Piece {
-        let bytes = u32::try_from(bytes).ok().filter(|bytes| *bytes <= self.connection.transfer_bytes);
-        bytes.and_then(|bytes| self.kept(bytes).or_else(|| Some(self.added(self.connection.ring.buffer(bytes)?)))).unwrap_or(Piece::none())
+    /// Memory for an answer that is of use and not needed: none where a request could not have so many bytes, or would wait for them.
+    pub(crate) fn room_at_once(&mut self, bytes: u32) -> Option<Piece> {
+        if bytes > self.connection.transfer_bytes {
+            return None;
+        }
+        self.kept(bytes).or_else(|| {
+            let buffer = self.connection.ring.buffer(bytes)?;
+            Some(self.added(buffer))
+        })
     }
 
     fn take(&mut self, bytes: u32, may_split: bool) -> Result<Piece> {

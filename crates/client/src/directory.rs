@@ -20,7 +20,7 @@ use crate::tree::sealed::Base;
 use crate::{File, Result};
 
 /// Bytes of the first entries.
-pub(crate) const FIRST_BYTES: usize = 4 << 10;
+pub(crate) const FIRST_BYTES: u32 = 4 << 10;
 /// Bytes of a piece of a listing.
 const PIECE_BYTES: usize = 32 << 10;
 

@@ -16,7 +16,7 @@ use crate::mutant::{self, Mutant};
 const ACCESS_BITS: u32 = 7;
 
 /// Room for answers ahead: 32 of names of usual length.
-const AHEAD_BYTES: usize = 8 << 10;
+const AHEAD_BYTES: u32 = 8 << 10;
 /// Room for attributes at the first try; most values are short.
 const ATTRIBUTE_ROOM: usize = 1024;
 /// Most times that an attribute is asked for again because it has grown meanwhile.
@@ -94,7 +94,7 @@ impl<'a> Target<'a> {
         }
         let (directory, before) = question.directory()?;
         let cookie = self.connection.known.following.wanted(directory)?;
-        let into = Some(call.room_at_once(AHEAD_BYTES)).filter(|into| into.range.length > 0)?;
+        let into = call.room_at_once(AHEAD_BYTES)?;
         Some(Ahead { directory, before, cookie, into })
     }
 

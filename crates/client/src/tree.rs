@@ -67,7 +67,7 @@ fn opened(tree: &(impl Tree + ?Sized), path: &[u8], flags: i32, mode: u32) -> Re
         true if connection.whole_files.are_wanted(flags) => WHOLE_BYTES,
         _ => 0,
     };
-    let into = if room > 0 { call.room_at_once(room) } else { Piece::none() };
+    let into = if room > 0 { call.room_at_once(room) } else { None }.unwrap_or(Piece::none());
     let (answer, seen) = call.send_and_see(&Operation::Open { at, path, flags, mode, umask, into: into.range });
     let ahead = answer.as_ref().map_or(Ahead::Nothing, |answer| Ahead::taken(connection, &mut call, into, answer, seen));
     drop(call);

@@ -17,7 +17,7 @@ use crate::connection::Call;
 use crate::mutant::{self, Mutant};
 
 /// Room for a file that comes with its open: 16 KiB, as much as the daemon reads without handing the request on, and a byte more, so that the end is known.
-pub(crate) const WHOLE_BYTES: usize = (16 << 10) + 1;
+pub(crate) const WHOLE_BYTES: u32 = (16 << 10) + 1;
 const KEPT_BYTES: u64 = 8 << 20;
 const UNREAD: u32 = 8;
 const RARELY: u32 = 32;

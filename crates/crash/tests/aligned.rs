@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use support::bugs::{Catcher, alone, is_caught, run};
+use support::bugs::{alone, find_nothing, is_caught};
 use support::work::{self, BLOCK_SIZES, checked};
 use tandemfs_check::Dump;
 use tandemfs_crash::{Effort, Explorer, Harness, Model, Operation, Random, Scene, Setting, compare_space, fill, rounds_or, seed_or};
@@ -467,10 +467,7 @@ fn without_a_bug_nothing_is_caught() {
         cuts(domain, block_bytes).unwrap_or_else(|what| panic!("{domain}, blocks of {block_bytes}: {what}"));
         first_write_cuts(domain, block_bytes).unwrap_or_else(|what| panic!("{domain}, blocks of {block_bytes}: {what}"));
     }
-    let catchers: [Catcher; 7] = [interrupted, queued, inherited, grown, taken_apart, written_beside_in_memory, written_beside_in_blocks];
-    for (index, catcher) in catchers.into_iter().enumerate() {
-        run(Mutant::None, catcher).unwrap_or_else(|what| panic!("catcher {index}: {what}"));
-    }
+    find_nothing(&[interrupted, queued, inherited, grown, taken_apart, written_beside_in_memory, written_beside_in_blocks]);
 }
 
 #[test]

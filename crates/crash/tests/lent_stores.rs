@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use support::bugs::{alone, is_caught, run};
+use support::bugs::{alone, find_nothing, is_caught};
 use support::work::in_every_domain;
 use tandemfs_crash::{
     CrashState, Cut, MemoryDevice, Random, Setting, Storing, Window, check_device, comes_within, content, each_state, fill, mount,
@@ -438,9 +438,7 @@ fn without_a_bug_nothing_is_caught() {
     for (domain, block_bytes) in [(PersistenceDomain::Adr, 4096), (PersistenceDomain::Adr, 64 << 10), (PersistenceDomain::Gpf, 16 << 10)] {
         cuts(domain, block_bytes, true).unwrap_or_else(|what| panic!("{domain}, blocks of {block_bytes}, by force: {what}"));
     }
-    for scenario in [beside_others, amid_stores, late, past_eviction, programs_left, times, rights, damaged] {
-        run(Mutant::None, scenario).unwrap_or_else(|what| panic!("{what}"));
-    }
+    find_nothing(&[beside_others, amid_stores, late, past_eviction, programs_left, times, rights, damaged]);
 }
 
 #[test]

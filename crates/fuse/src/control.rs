@@ -161,8 +161,8 @@ impl Request {
 
     /// They count what all inodes use, or walk a tree.
     pub(crate) fn is_of_quota(&self) -> bool {
-        let is_change = matches!(self, Self::QuotaSet { .. } | Self::QuotaGrace { .. } | Self::QuotaProject { .. });
-        is_change || matches!(self, Self::QuotaReport | Self::QuotaGet { .. })
+        use Request::{QuotaGet, QuotaGrace, QuotaProject, QuotaReport, QuotaSet};
+        matches!(self, QuotaReport | QuotaGet { .. } | QuotaSet { .. } | QuotaGrace { .. } | QuotaProject { .. })
     }
 }
 

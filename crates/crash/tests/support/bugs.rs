@@ -24,6 +24,13 @@ pub fn run(bug: Mutant, scenario: impl Fn() -> Result<(), String>) -> Result<(),
 /// Finds something where a bug is.
 pub type Catcher = fn() -> Result<(), String>;
 
+/// Asserts that no catcher finds anything where there is no bug. The caller is [`alone`].
+pub fn find_nothing(catchers: &[Catcher]) {
+    for (index, catcher) in catchers.iter().enumerate() {
+        run(Mutant::None, catcher).unwrap_or_else(|what| panic!("catcher {index}: {what}"));
+    }
+}
+
 /// Asserts that each catcher finds the bug.
 pub fn is_caught(bug: Mutant, catchers: &[Catcher]) {
     let _alone = alone();

@@ -68,8 +68,8 @@ impl<'p> Parts<'p> {
         self.parts.iter().filter(|part| part.iov_len > 0)
     }
 
-    /// What is appended and is more than one request of the door goes by the mount, where it is one call.
-    pub(super) fn must_be_one_request(self, appends: bool) -> Result<()> {
+    /// What is appended and is more than one request of the door goes by the mount, where it is one call ([PRL22] of `lib.rs`).
+    fn must_be_one_request(self, appends: bool) -> Result<()> {
         let is_one = !appends || self.bytes <= TOGETHER_MAX || on(Mutant::LongAppendsDivided);
         if is_one { Ok(()) } else { Err(Error::Crossed(Crossed { why: Why::NotServed, argument: 0 })) }
     }
@@ -86,6 +86,7 @@ impl<'p> Parts<'p> {
     /// # Safety
     /// The parts are memory of the caller's.
     unsafe fn write_with(self, file: &File, offset: u64, flags: ReadWriteFlags) -> Result<usize> {
+        self.must_be_one_request(flags == ReadWriteFlags::APPEND)?;
         // SAFETY: the caller's memory.
         file.write_at_with(&unsafe { self.together() }, offset, flags)
     }
@@ -108,6 +109,7 @@ impl<'p> Parts<'p> {
     /// # Safety
     /// The parts are memory of the caller's.
     pub(super) unsafe fn append_to(self, file: &File) -> Result<(usize, u64)> {
+        self.must_be_one_request(true)?;
         // SAFETY: the caller's memory.
         file.append(&unsafe { self.together() })
     }
@@ -225,10 +227,7 @@ unsafe fn placed_by_placeholder(descriptor: c_int, parts: *const libc::iovec, co
     let from = u64::try_from(offset).ok()?;
     let flags = ReadWriteFlags::from_bits_retain(flags.cast_unsigned());
     // SAFETY: the caller's memory.
-    let done = descriptions::by(Call::Write, descriptor, |open| unsafe {
-        parts.must_be_one_request(flags == ReadWriteFlags::APPEND)?;
-        parts.write_with(&open.file, from, flags)
-    })?;
+    let done = descriptions::by(Call::Write, descriptor, |open| unsafe { parts.write_with(&open.file, from, flags) })?;
     Some(done.map_or_else(refused, |bytes| bytes as isize))
 }
 

@@ -52,10 +52,7 @@ unsafe fn write_next(descriptor: c_int, parts: *const libc::iovec, count: c_int)
         // SAFETY: the caller's memory.
         unsafe {
             match open.appends() {
-                true => {
-                    parts.must_be_one_request(true)?;
-                    parts.append_to(&open.file)
-                }
+                true => parts.append_to(&open.file),
                 false => parts.write_to(&open.file, offset, Unless::default()).map(|done| (done, offset + done as u64)),
             }
         }
