@@ -1,4 +1,4 @@
-use crate::DeviceError;
+use crate::{DeviceError, StoreWay, Structure};
 
 /// Loads and stores of a device. Offsets are bytes from the start of the memory zone.
 ///
@@ -9,6 +9,19 @@ pub trait BytePath: Send + Sync {
 
     /// Copies `from` to the device. Loads see it at once; the persistence domain decides when it survives a failure.
     fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError>;
+
+    /// As [`BytePath::load`]; says what is loaded, for devices that count by structure.
+    #[inline]
+    fn load_of(&self, _structure: Structure, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.load(offset, into)
+    }
+
+    /// As [`BytePath::store`]; says what is stored and which way it should go to the media. A device without that way takes another:
+    /// what survives a failure is the same, and so is what the caller has to flush.
+    #[inline]
+    fn store_by(&self, _structure: Structure, _way: StoreWay, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
+        self.store(offset, from)
+    }
 
     /// Starts writing the lines of a range back from the CPU's caches. Ordered only by [`BytePath::fence`].
     fn flush(&self, offset: u64, length: u64);

@@ -10,8 +10,8 @@ use tandemfs_format::{LINE_BYTES, LineAddress, PAGE_BYTES, PAGE_LINES, SECTOR_BY
 use crate::flush_group::FlushGroup;
 use crate::{
     BlockRequest, Counters, Device, DeviceCache, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, FlashWear,
-    Latencies, LentZone, MappedMemory, MemoryNodes, MemoryRange, PersistenceDomain, Source, StoreZone, Structure, TxId, VirtualTime,
-    ZoneHold,
+    Latencies, LentZone, MappedMemory, Media, MemoryNodes, MemoryRange, PersistenceDomain, Source, StoreWay, StoreZone, Structure, TxId,
+    VirtualTime, ZoneHold,
 };
 
 /// Pages of zeros written by one request, if a discard does not leave zeros: 256 KiB.
@@ -167,7 +167,8 @@ impl Drive {
     /// Copies bytes from the memory zone, from the start of a line.
     pub fn load(&self, structure: Structure, address: LineAddress, into: &mut [u8]) -> Result<(), DeviceError> {
         let since = self.counters.loaded(structure, into.len() as u64);
-        self.device.byte_path().load(address.offset_bytes(), into).inspect_err(|error| self.counters.failed(true, error))?;
+        let loaded = self.device.byte_path().load_of(structure, address.offset_bytes(), into);
+        loaded.inspect_err(|error| self.counters.failed(true, error))?;
         self.counters.times.load.end(since);
         Ok(())
     }
@@ -185,9 +186,21 @@ impl Drive {
         skip_bytes: u64,
         from: &[u8],
     ) -> Result<Lines<Dirty>, DeviceError> {
+        self.store_by(structure, StoreWay::Cached, address, skip_bytes, from)
+    }
+
+    /// The same by another way to the media. What must be flushed and fenced does not depend on the way.
+    pub fn store_by(
+        &self,
+        structure: Structure,
+        way: StoreWay,
+        address: LineAddress,
+        skip_bytes: u64,
+        from: &[u8],
+    ) -> Result<Lines<Dirty>, DeviceError> {
         let since = self.counters.stored(structure, from.len() as u64);
         let offset = address.offset_bytes() + skip_bytes;
-        self.device.byte_path().store(offset, from).inspect_err(|error| self.counters.failed(false, error))?;
+        self.device.byte_path().store_by(structure, way, offset, from).inspect_err(|error| self.counters.failed(false, error))?;
         self.counters.times.store.end(since);
         Ok(Lines { offset, length: from.len() as u64, state: PhantomData })
     }
@@ -236,6 +249,11 @@ impl Drive {
     /// How worn its flash is, if it says so. See [`Device::wear`].
     pub fn wear(&self) -> Option<FlashWear> {
         self.device.wear()
+    }
+
+    /// The model of CPU caches and persistent memory, where the device has one.
+    pub fn media(&self) -> Option<&dyn Media> {
+        self.device.media()
     }
 
     /// The cache that the host manages, where the device has one.
@@ -338,7 +356,16 @@ impl Drive {
 
     /// Starts writing stored lines back to the persistence domain ([DV3]).
     pub fn flush_lines(&self, lines: Lines<Dirty>) -> Lines<InFlight> {
-        if self.domain.needs_flush() && lines.length > 0 {
+        match self.domain.needs_flush() {
+            true => self.write_back_lines(lines),
+            false => Lines { offset: lines.offset, length: lines.length, state: PhantomData },
+        }
+    }
+
+    /// Starts writing stored lines back from the CPU's caches in every domain, also in those that need no flush. This chooses the order in
+    /// which lines reach the media (FusionFS §2.1, *active-flush update*), where [`flush_lines`](Self::flush_lines) leaves it to evictions.
+    pub fn write_back_lines(&self, lines: Lines<Dirty>) -> Lines<InFlight> {
+        if lines.length > 0 {
             let line = LINE_BYTES as u64;
             self.counters.flushed((lines.offset + lines.length).div_ceil(line) - lines.offset / line);
             self.device.byte_path().flush(lines.offset, lines.length);

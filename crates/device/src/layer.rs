@@ -5,7 +5,8 @@ use tandemfs_format::Sector;
 
 use crate::{
     BlockPath, BlockRequest, BytePath, CacheMove, CacheMoves, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware,
-    FlashWear, LentZone, MappedMemory, MemoryRange, MoveState, MoveTicket, StoreZone, TxId, VirtualTime, ZoneHold,
+    FlashWear, LentZone, MappedMemory, Media, MemoryRange, MoveState, MoveTicket, StoreWay, StoreZone, Structure, TxId, VirtualTime,
+    ZoneHold,
 };
 
 /// A wrapper around a device that observes or changes some calls: a monitor, a fault injector, a power cut. An implementation names
@@ -24,6 +25,18 @@ pub trait Layer: Send + Sync {
         self.below().byte_path().store(offset, from)
     }
 
+    /// [`BytePath::load_of`]. A layer that overrides [`Layer::load`] alone sees these loads too, and the device below does not learn their
+    /// structure.
+    fn load_of(&self, _structure: Structure, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        Layer::load(self, offset, into)
+    }
+
+    /// [`BytePath::store_by`]. A layer that overrides [`Layer::store`] alone sees these stores too, and the device below does not learn their
+    /// structure and their way.
+    fn store_by(&self, _structure: Structure, _way: StoreWay, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
+        Layer::store(self, offset, from)
+    }
+
     /// [`BytePath::flush`].
     fn flush_lines(&self, offset: u64, length: u64) {
         self.below().byte_path().flush(offset, length);
@@ -32,6 +45,11 @@ pub trait Layer: Send + Sync {
     /// [`BytePath::fence`].
     fn fence(&self) {
         self.below().byte_path().fence();
+    }
+
+    /// [`Device::media`].
+    fn media(&self) -> Option<&dyn Media> {
+        self.below().media()
     }
 
     /// [`BlockPath::transfer_each`].
@@ -139,6 +157,10 @@ impl<L: Layer> Device for L {
         self.below().counts()
     }
 
+    fn media(&self) -> Option<&dyn Media> {
+        Layer::media(self)
+    }
+
     fn wear(&self) -> Option<FlashWear> {
         self.below().wear()
     }
@@ -175,6 +197,14 @@ impl<L: Layer> BytePath for L {
 
     fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
         Layer::store(self, offset, from)
+    }
+
+    fn load_of(&self, structure: Structure, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        Layer::load_of(self, structure, offset, into)
+    }
+
+    fn store_by(&self, structure: Structure, way: StoreWay, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
+        Layer::store_by(self, structure, way, offset, from)
     }
 
     fn flush(&self, offset: u64, length: u64) {

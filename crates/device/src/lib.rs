@@ -56,6 +56,7 @@ mod latency;
 mod layer;
 mod lent_zone;
 mod mapping;
+mod media;
 mod nodes;
 mod ranges;
 mod store_zone;
@@ -80,6 +81,7 @@ pub use latency::{BYTE_PATH_SAMPLED_1_IN, KindTimes, LATENCY_SAMPLED_1_IN, Laten
 pub use layer::Layer;
 pub use lent_zone::LentZone;
 pub use mapping::{Mapping, MappingOptions};
+pub use media::{Mechanism, Media, MediaBytes, MediaCounts, StoreWay};
 pub use nodes::{MemoryNode, MemoryNodes, NODES_MAX, NodeSpec, numbers};
 pub use ranges::{MappedMemory, MemoryRange};
 pub use store_zone::{StoreZone, ZoneHold, is_zone_held};
@@ -102,6 +104,10 @@ pub trait Device: Send + Sync {
     }
     /// The drive's own counters, if it keeps any.
     fn counts(&self) -> Option<DriveCounts> {
+        None
+    }
+    /// A model of CPU caches and persistent memory, if the device has one.
+    fn media(&self) -> Option<&dyn Media> {
         None
     }
     /// How worn its flash is, if it says so. It may look at every block of the flash.

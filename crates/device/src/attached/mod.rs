@@ -30,7 +30,7 @@ use rustix::io::Errno;
 
 use crate::{
     BlockPath, BlockRequest, BytePath, CacheMoves, Device, DeviceDescription, DeviceError, LentZone, MappedMemory, MemoryRange,
-    PersistenceDomain, REQUEST_BYTES, StoreZone, ZoneHold, open_patiently,
+    PersistenceDomain, REQUEST_BYTES, StoreWay, StoreZone, Structure, ZoneHold, open_patiently,
 };
 use tandemfs_format::size::size;
 use tandemfs_format::{SECTOR_BYTES, UNIT_BYTES};
@@ -265,6 +265,13 @@ impl BytePath for PairDevice {
 
     fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
         self.memory.store(offset, from, self.description.domain)
+    }
+
+    fn store_by(&self, _structure: Structure, way: StoreWay, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
+        match way {
+            StoreWay::NonTemporal => self.memory.mapping().store_streaming(offset, from),
+            StoreWay::Cached | StoreWay::Pinned => self.store(offset, from),
+        }
     }
 
     fn flush(&self, offset: u64, length: u64) {
