@@ -4,7 +4,8 @@
 //! Version 1 is a drive without firmware. Version 2 adds the fields after `channel_count`: a distribution of latencies, and firmware. An
 //! image that needs neither is still written as version 1, so that older programs can open it. Version 3 adds the places of the regions,
 //! for an image that has grown (`grow.rs`) so that they are no longer adjacent. Version 4 adds
-//! what a cache that the host manages has beside its size; only such drives are of that version.
+//! what a cache that the host manages has beside its size; only such drives are of that version. Version 5 adds the parameters of a model of CPU
+//! caches and persistent memory, for drives without firmware that have one; they may have grown too.
 //!
 //! This is the only persistent structure outside `format`: it belongs to the emulated drive as a label belongs to a real one, and no file
 //! system sees it.
@@ -20,6 +21,7 @@ use tandemfs_format::{SECTOR_BYTES, UNIT_BYTES};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::layout::DramLayout;
+use crate::media::MediaModel;
 use crate::medium::FLASH_PAGE_BYTES;
 use crate::model::{FirmwareModel, GarbageCollection, Replacement, Staging};
 use crate::timing::{BlockTiming, Curve, Distribution, FirmwareTiming, LatencyPoint, POINT_COUNT, QUANTILE_COUNT, Quantile, Timing};
@@ -27,7 +29,7 @@ use crate::timing::{BlockTiming, Curve, Distribution, FirmwareTiming, LatencyPoi
 /// Size of the header, in bytes.
 pub(crate) const HEADER_BYTES: usize = 4096;
 /// Newest version of the image's layout that this program writes and reads.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 /// The version of drives without firmware.
 const VERSION_PLAIN: u32 = 1;
 /// The version of drives with firmware, or with a distribution of latencies, whose regions follow each other.
@@ -36,6 +38,8 @@ const VERSION_FIRMWARE: u32 = 2;
 const VERSION_PLACES: u32 = 3;
 /// The version of drives with a cache that the host manages.
 const VERSION_HOST_CACHE: u32 = 4;
+/// The version of drives with a model of persistent memory.
+const VERSION_MEDIA: u32 = 5;
 /// Offset of the memory region in the file, in bytes: a huge page can map its start.
 pub(crate) const MEMORY_OFFSET: u64 = UNIT_BYTES;
 /// Largest region, in bytes: what the format's 40-bit line addresses reach.
@@ -61,6 +65,8 @@ pub struct ImageInfo {
     pub line_latency: Option<Distribution>,
     /// Parameters of the firmware, if any: those of the profile and those chosen at creation.
     pub firmware: Option<FirmwareModel>,
+    /// The model of CPU caches and persistent memory, if it was made with one. Then it has `timing`.
+    pub media: Option<MediaModel>,
     /// Where its regions are, where the block region does not follow the memory region.
     pub places: Option<Places>,
 }
@@ -147,6 +153,22 @@ struct FirmwareBytes {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+struct MediaBytes {
+    /// 1 where there is a model.
+    is_there: U32,
+    cache_bytes: U64,
+    cache_ways: U32,
+    reservable_ways: U32,
+    dimm_count: U32,
+    buffer_bytes: U32,
+    read_bytes_per_second: U64,
+    write_bytes_per_second: U64,
+    hit_ns: U32,
+    flush_ns: U32,
+}
+
+#[repr(C)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 struct HeaderBytes {
     magic: [u8; 8],
@@ -174,7 +196,8 @@ struct HeaderBytes {
     /// Of a cache that the host manages: MOVE commands at once, and their bandwidth.
     queue_depth: U32,
     move_bytes_per_second: U64,
-    zero: [u8; HEADER_BYTES - 428],
+    media: MediaBytes,
+    zero: [u8; HEADER_BYTES - 480],
 }
 const _: () = {
     assert!(size_of::<HeaderBytes>() == HEADER_BYTES);
@@ -184,7 +207,8 @@ const _: () = {
     assert!(offset_of!(HeaderBytes, firmware) == 264);
     assert!(offset_of!(HeaderBytes, memory_offset) == 400);
     assert!(offset_of!(HeaderBytes, queue_depth) == 416);
-    assert!(offset_of!(HeaderBytes, zero) == 428);
+    assert!(offset_of!(HeaderBytes, media) == 428);
+    assert!(offset_of!(HeaderBytes, zero) == 480);
 };
 
 impl ImageInfo {
@@ -272,12 +296,16 @@ impl ImageInfo {
         let mut header = HeaderBytes::new_zeroed();
         header.magic = MAGIC;
         let is_plain = self.firmware.is_none() && self.line_latency.is_none();
+        if let Some(places) = self.places {
+            header.memory_offset = places.memory.into();
+            header.block_offset = places.blocks.into();
+        }
+        if let Some(model) = &self.media {
+            header.media = media_bytes(model);
+        }
         header.version = match self.places {
-            Some(places) => {
-                header.memory_offset = places.memory.into();
-                header.block_offset = places.blocks.into();
-                VERSION_PLACES
-            }
+            _ if self.media.is_some() => VERSION_MEDIA,
+            Some(_) => VERSION_PLACES,
             None if self.firmware.is_some_and(|model| model.staging.is_host_cache()) => VERSION_HOST_CACHE,
             None if is_plain => VERSION_PLAIN,
             None => VERSION_FIRMWARE,
@@ -354,8 +382,10 @@ impl ImageInfo {
         }
         let name = header.profile.split(|&byte| byte == 0).next().unwrap_or_default();
         let profile = String::from_utf8_lossy(name).into_owned();
-        let mut image = Self { profile, memory_bytes, block_bytes, domain, timing, line_latency: None, firmware: None, places: None };
-        if version == VERSION_PLACES {
+        let mut image =
+            Self { profile, memory_bytes, block_bytes, domain, timing, line_latency: None, firmware: None, media: None, places: None };
+        let is_modelled = version >= VERSION_MEDIA && header.media.is_there.get() != 0;
+        if version == VERSION_PLACES || (is_modelled && header.memory_offset.get() != 0) {
             image.places = Some(Places { memory: header.memory_offset.get(), blocks: header.block_offset.get() });
         }
         if version == VERSION_PLAIN {
@@ -382,6 +412,13 @@ impl ImageInfo {
                     return contradicts(format!("it says {said} {what} and its parts come to {comes_to}"));
                 }
             }
+        }
+        if is_modelled {
+            let model = media_of(&header.media);
+            if image.firmware.is_some() || image.timing.is_none() || model.check().is_err() {
+                return damaged("its model of persistent memory has no meaning");
+            }
+            image.media = Some(model);
         }
         if !image.has_sane_places() {
             return damaged("the places of its regions have no meaning");
@@ -410,6 +447,35 @@ fn timing_of(header: &HeaderBytes) -> Timing {
             write_bytes_per_second: header.write_bytes_per_second.get(),
             channel_count: header.channel_count.get(),
         },
+    }
+}
+
+fn media_bytes(model: &MediaModel) -> MediaBytes {
+    MediaBytes {
+        is_there: 1.into(),
+        cache_bytes: model.cache_bytes.into(),
+        cache_ways: model.cache_ways.into(),
+        reservable_ways: model.reservable_ways.into(),
+        dimm_count: model.dimm_count.into(),
+        buffer_bytes: model.buffer_bytes.into(),
+        read_bytes_per_second: model.read_bytes_per_second.into(),
+        write_bytes_per_second: model.write_bytes_per_second.into(),
+        hit_ns: model.hit_ns.into(),
+        flush_ns: model.flush_ns.into(),
+    }
+}
+
+fn media_of(bytes: &MediaBytes) -> MediaModel {
+    MediaModel {
+        cache_bytes: bytes.cache_bytes.get(),
+        cache_ways: bytes.cache_ways.get(),
+        reservable_ways: bytes.reservable_ways.get(),
+        dimm_count: bytes.dimm_count.get(),
+        buffer_bytes: bytes.buffer_bytes.get(),
+        read_bytes_per_second: bytes.read_bytes_per_second.get(),
+        write_bytes_per_second: bytes.write_bytes_per_second.get(),
+        hit_ns: bytes.hit_ns.get(),
+        flush_ns: bytes.flush_ns.get(),
     }
 }
 
@@ -571,6 +637,7 @@ mod tests {
                 timing: profile.timing,
                 line_latency: profile.line_latency,
                 firmware: None,
+                media: None,
                 places: None,
             };
             let chosen =
@@ -609,6 +676,29 @@ mod tests {
         for (memory, blocks) in [(0, 18 << 20), (2 << 20, 16 << 20), (2 << 20, (18 << 20) + 1), (100 << 20, 2 << 20), (u64::MAX, 2 << 20)] {
             assert!(ImageInfo::decode(&at(memory, blocks).encode()).is_err_and(|why| why.contains("places")), "{memory} {blocks}");
         }
+    }
+
+    #[test]
+    fn a_model_of_persistent_memory_round_trips_and_nonsense_is_refused() {
+        let model = profiles().iter().find_map(|profile| profile.media).expect("a profile");
+        let image = ImageInfo { media: Some(model), ..images().find(|image| image.profile == "optane").expect("a profile") };
+        assert_eq!(image.encode()[8..12], 5_u32.to_le_bytes());
+        assert_eq!(ImageInfo::decode(&image.encode()), Ok(image.clone()));
+        let grown = ImageInfo { places: Some(Places { memory: 600 << 20, blocks: 18 << 20 }), ..image.clone() };
+        assert_eq!(ImageInfo::decode(&grown.encode()), Ok(grown));
+        for (at, value) in [
+            (offset_of!(MediaBytes, cache_bytes), 7_u32),
+            (offset_of!(MediaBytes, cache_ways), 0),
+            (offset_of!(MediaBytes, reservable_ways), 12),
+            (offset_of!(MediaBytes, dimm_count), u32::MAX),
+            (offset_of!(MediaBytes, buffer_bytes), 255),
+            (offset_of!(MediaBytes, write_bytes_per_second), 0),
+        ] {
+            let reason = ImageInfo::decode(&with_field(&image, offset_of!(HeaderBytes, media) + at, value)).expect_err("refused");
+            assert!(reason.contains("persistent memory has no meaning"), "{at}: {reason}");
+        }
+        let untimed = ImageInfo { timing: None, ..image };
+        assert!(ImageInfo::decode(&untimed.encode()).is_err_and(|why| why.contains("persistent memory")));
     }
 
     fn with_field(image: &ImageInfo, at: usize, value: u32) -> [u8; HEADER_BYTES] {

@@ -27,6 +27,8 @@ pub struct ImageDevice {
     /// [EM3]: crate
     blocks: BlockRegion,
     clock: Option<Clock>,
+    /// Whether the clock times loads and stores too. Where a model of persistent memory is above it, that does (`media/`).
+    byte_path_is_timed: bool,
 }
 
 impl ImageDevice {
@@ -49,7 +51,17 @@ impl ImageDevice {
         let blocks = BlockRegion { name, file, start: info.block_offset(), length: info.block_bytes, read_only: options.read_only };
         let time = || Time::new(options.virtual_time);
         let clock = info.timing.filter(|_| options.timing).map(|timing| Clock::new(timing, info.line_latency, time()));
-        Ok(Self { description, memory, blocks, clock })
+        let byte_path_is_timed = info.media.is_none();
+        Ok(Self { description, memory, blocks, clock, byte_path_is_timed })
+    }
+
+    /// The drive's time; `None` if timing is off.
+    pub(crate) fn time(&self) -> Option<&Time> {
+        self.clock.as_ref().map(|clock| &clock.time)
+    }
+
+    fn byte_clock(&self) -> Option<&Clock> {
+        self.clock.as_ref().filter(|_| self.byte_path_is_timed)
     }
 
     /// Brings the memory region into the process's page table, so that first loads do not fault.
@@ -100,7 +112,7 @@ impl Device for ImageDevice {
 
 impl BytePath for ImageDevice {
     fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-        let Some(clock) = &self.clock else { return self.memory.load(offset, into) };
+        let Some(clock) = self.byte_clock() else { return self.memory.load(offset, into) };
         let arrival = clock.time.now_ns();
         self.memory.load(offset, into)?;
         clock.finish_load(arrival, into.len());
@@ -108,7 +120,7 @@ impl BytePath for ImageDevice {
     }
 
     fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
-        let Some(clock) = &self.clock else { return self.memory.store(offset, from) };
+        let Some(clock) = self.byte_clock() else { return self.memory.store(offset, from) };
         let arrival = clock.time.now_ns();
         self.memory.store(offset, from)?;
         clock.finish_store(arrival, from.len());

@@ -20,9 +20,10 @@ use crate::header::{ImageInfo, MEMORY_OFFSET};
 use crate::header_copy::{HeaderState, read_header, renew_copy, write_header};
 use crate::host_cache;
 use crate::image_medium::ImageMedium;
+use crate::media::{MediaModel, MediaOptions};
 use crate::model::ModelOptions;
 use crate::open::not_opened;
-use crate::profiles::{profile, profiles};
+use crate::profiles::{Profile, profile, profiles};
 
 /// Larger requests are split over the channels of the emulated drive, in bytes.
 const REQUEST_BYTES: u32 = 64 << 10;
@@ -91,8 +92,15 @@ pub fn create_with(path: &Path, options: &CreateOptions, chosen: &ModelOptions) 
         timing: profile.timing.filter(|_| !chosen.no_timing),
         line_latency: profile.line_latency.filter(|_| !chosen.no_timing),
         firmware: None,
+        media: None,
         places: None,
     };
+    if let Some(options) = &chosen.media {
+        image.media = Some(media_of(profile, options, chosen.no_timing).map_err(|reason| refused(path, reason))?);
+        if options.persistent_caches {
+            image.domain = PersistenceDomain::Gpf;
+        }
+    }
     ImageInfo::check_sizes(image.memory_bytes, image.block_bytes).map_err(|reason| refused(path, reason))?;
     if image.block_bytes == 0 && profile.firmware.is_some() {
         return Err(refused(path, format!("profile '{}' is a drive with flash, which has a block region", profile.name)));
@@ -124,6 +132,18 @@ pub fn create_with(path: &Path, options: &CreateOptions, chosen: &ModelOptions) 
         let _ = std::fs::remove_file(path);
     }
     made.map(|()| image)
+}
+
+/// The model of persistent memory of a profile, with these choices.
+fn media_of(profile: &Profile, options: &MediaOptions, no_timing: bool) -> Result<MediaModel, String> {
+    let Some(model) = profile.media else {
+        let names: Vec<_> = profiles().iter().filter(|profile| profile.media.is_some()).map(|profile| profile.name).collect();
+        return Err(format!("profile '{}' has no model of CPU caches and media; name one of {}", profile.name, names.join(", ")));
+    };
+    if no_timing {
+        return Err("a model of CPU caches and media is part of the timing model; name one of both choices".into());
+    }
+    model.chosen(options)
 }
 
 fn fill(file: &File, image: &ImageInfo) -> Result<(), String> {

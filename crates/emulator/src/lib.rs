@@ -31,6 +31,7 @@ mod in_memory;
 mod layout;
 mod lifetime;
 mod lists;
+mod media;
 mod medium;
 mod model;
 #[cfg(not(feature = "mutants"))]
@@ -54,8 +55,9 @@ pub use image::ImageDevice;
 pub use image_file::{CreateOptions, NO_BLOCKS, OpenOptions, create, create_with, info};
 #[cfg(feature = "power-cuts")]
 pub use in_memory::DriveInMemory;
+pub use media::{MediaModel, MediaOptions};
 pub use model::{CacheManagement, FirmwareModel, GarbageCollection, ModelOptions, Replacement, Staging, default_host_cache_bytes};
 pub use open::{DeviceOptions, DeviceSpec, open_device, open_image};
 pub use profiles::{Profile, profile, profiles};
-pub use statistics::{DriveStatistics, LogFigures, LogStatistics, WearStatistics, measure_log, statistics};
+pub use statistics::{DriveStatistics, LogFigures, LogStatistics, WearStatistics, measure_log, media_statistics, statistics};
 pub use timing::{Access, BlockTiming, Claim, Curve, Distribution, FirmwareTiming, LatencyPoint, Quantile, Timing};

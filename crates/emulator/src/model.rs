@@ -5,6 +5,7 @@ use tandemfs_format::UNIT_BYTES;
 use tandemfs_format::size::size;
 
 use crate::flash::{FlashGeometry, FlashOptions, VictimPolicy};
+use crate::media::MediaOptions;
 use crate::medium::FLASH_PAGE_BYTES;
 use crate::timing::FirmwareTiming;
 use crate::write_log::WriteLogOptions;
@@ -95,7 +96,7 @@ pub struct FirmwareModel {
 }
 
 /// Choices for a drive at its creation; `None` keeps the profile's value. A drive without firmware accepts `channel_count`,
-/// `no_timing` and the limits of commands and link only.
+/// `media`, `no_timing` and the limits of commands and link only.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ModelOptions {
     /// Size of the write log, in bytes.
@@ -125,6 +126,8 @@ pub struct ModelOptions {
     pub link_bytes_per_second_max: Option<u64>,
     /// Which block garbage collection empties.
     pub garbage_collection: Option<GarbageCollection>,
+    /// Model CPU caches and persistent memory (`media/`); for profiles that have such a model, with timing. `None`: do not.
+    pub media: Option<MediaOptions>,
     /// No timing model at all.
     pub no_timing: bool,
 }
@@ -132,7 +135,7 @@ pub struct ModelOptions {
 impl ModelOptions {
     /// Whether a drive without firmware can be made so.
     pub(crate) fn is_for_plain(&self, has_timing: bool) -> bool {
-        let mut firmware = Self { no_timing: false, ..*self };
+        let mut firmware = Self { no_timing: false, media: None, ..*self };
         if has_timing {
             firmware = Self {
                 channel_count: None,

@@ -73,6 +73,15 @@ pub enum Mutant {
     MovedPageForgotten,
     /// A MOVE to the flash takes the page out of the cache.
     MoveClearsSource,
+    // Persistent memory behind a CPU's cache.
+    /// The line that was used last is evicted.
+    NewestLineEvicted,
+    /// Ordinary lines take reserved ways.
+    ReservedWaysShared,
+    /// A flush leaves the line modified.
+    FlushedLineStaysDirty,
+    /// Each line that reaches a DIMM is written as a media line of its own.
+    LinesNotCombined,
     // The whole drive.
     /// A block read ignores the log.
     BlockReadNotMerged,

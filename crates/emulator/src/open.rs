@@ -2,6 +2,7 @@
 //! half is a cache that the host manages, or `memory=PATH` for a memory half alone (in
 //! builds that know files in the memory zone).
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use crate::host_cache::HostCacheDrive;
 use crate::image::ImageDevice;
 use crate::image_file::{OpenImage, OpenOptions, refused};
 use crate::image_medium::ImageMedium;
+use crate::media::{Lifetime, MediaLayer};
 use crate::model::Staging;
 use crate::timing::{Clock, Time, Timeline};
 
@@ -136,10 +138,19 @@ pub fn open_device(spec: &str, options: &DeviceOptions) -> Result<Arc<dyn Device
 pub fn open_image(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Device>, DeviceError> {
     let image = OpenImage::open(path, options)?;
     match image.info.firmware {
-        None => Ok(Arc::new(ImageDevice::of(image, options)?)),
+        None => open_plain(image, options),
         Some(model) if model.staging.is_host_cache() => Ok(Arc::new(open_host_cache(image, options)?)),
         Some(_) => Ok(Arc::new(open_firmware(image, options)?)),
     }
+}
+
+/// The drive of an image without firmware, below a model of persistent memory where it has one and time passes.
+fn open_plain(image: OpenImage, options: &OpenOptions) -> Result<Arc<dyn Device>, DeviceError> {
+    let modelled = image.info.media.zip(image.info.timing).filter(|_| options.timing);
+    let Some((model, timing)) = modelled else { return Ok(Arc::new(ImageDevice::of(image, options)?)) };
+    let unread = |error: io::Error| refused(Path::new(&image.name), format!("its counters cannot be read: {error}"));
+    let lifetime = image.file.try_clone().and_then(|file| Lifetime::open(file, options.read_only)).map_err(unread)?;
+    Ok(Arc::new(MediaLayer::new(ImageDevice::of(image, options)?, timing, &model, lifetime)))
 }
 
 /// The drive of an image whose memory belongs to the host.

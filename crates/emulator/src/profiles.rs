@@ -2,6 +2,7 @@
 
 use tandemfs_device::PersistenceDomain;
 
+use crate::media::MediaModel;
 use crate::model::{FirmwareModel, GarbageCollection, Replacement, Staging};
 use crate::timing::{BlockTiming, Curve, Distribution, FirmwareTiming, LatencyPoint, POINT_COUNT, QUANTILE_COUNT, Quantile, Timing};
 
@@ -20,6 +21,8 @@ pub struct Profile {
     pub line_latency: Option<Distribution>,
     /// Parameters of a drive with firmware.
     pub firmware: Option<FirmwareModel>,
+    /// A CPU's cache and the media behind it, where the profile can be made with a model of them.
+    pub media: Option<MediaModel>,
     /// Size of the memory region where none is named, in bytes.
     pub default_memory_bytes: u64,
     /// Size of the block region where none is named, in bytes.
@@ -83,6 +86,26 @@ const ROMEFS_B: Timing = Timing {
     store: curve([(64, 90), (4 << 10, 1_854), (16 << 10, 7_230), (64 << 10, 28_734), (256 << 10, 114_750), (1 << 20, 458_814)]),
     port_bytes_per_second: 6_600_000_000,
     ..ROMEFS_A
+};
+
+/// The CPU and the module of [`ROMEFS_B`], for images that are made with a model of CPU caches and media.
+///
+/// *Published:* media lines of 256 B and a buffer of about 16 KB in each DIMM (FusionFS §1, after Yang et al., FAST 2020); a last-level cache of 42 MB (FusionFS
+/// §3.1, a Xeon Gold 6348, whose cache has 12 ways); 6.6 GB/s of reads and 2.3 GB/s of writes of one DIMM, 62 ns for a store of a line that is flushed and fenced
+/// (Yang et al.), of which the store is a hit.
+///
+/// *Assumed:* one DIMM; half of the ways can be reserved; the cache is one level, least recently used, and fetches a line before it is stored to; 5 ns for a line in it.
+/// What was read is in a buffer of its own, of the same size. Lines that are fetched, and stores past the caches, take the latencies of [`ROMEFS_B`].
+const OPTANE_MEDIA: MediaModel = MediaModel {
+    cache_bytes: 42 << 20,
+    cache_ways: 12,
+    reservable_ways: 6,
+    dimm_count: 1,
+    buffer_bytes: 16 << 10,
+    read_bytes_per_second: 6_600_000_000,
+    write_bytes_per_second: 2_300_000_000,
+    hit_ns: 5,
+    flush_ns: 57,
 };
 
 const fn distribution(quantiles: [(u32, u32); QUANTILE_COUNT], seed: u64) -> Distribution {
@@ -194,6 +217,7 @@ const PLAIN: Profile = Profile {
     timing: None,
     line_latency: None,
     firmware: None,
+    media: None,
     default_memory_bytes: 256 << 20,
     default_block_bytes: 8 << 30,
 };
@@ -219,6 +243,7 @@ static PROFILES: [Profile; 9] = [
         description: "CXL-SSD B of the RomeFS paper: Optane persistent memory beside the same NVMe, persistent once fenced",
         domain: PersistenceDomain::Adr,
         timing: Some(ROMEFS_B),
+        media: Some(OPTANE_MEDIA),
         default_memory_bytes: 20 << 30,
         default_block_bytes: 3_840_000_000_000 / (2 << 20) * (2 << 20),
         ..PLAIN
@@ -260,6 +285,7 @@ static PROFILES: [Profile; 9] = [
         description: "persistent memory alone, as that of romefs-b: no block region, so a file system of files in memory; persistent once fenced",
         domain: PersistenceDomain::Adr,
         timing: Some(ROMEFS_B),
+        media: Some(OPTANE_MEDIA),
         default_memory_bytes: 20 << 30,
         default_block_bytes: 0,
         ..PLAIN
@@ -284,6 +310,7 @@ mod tests {
     fn every_profile_can_be_made() {
         for profile in profiles() {
             assert!(profile.name.len() < 32 && profile.timing.is_none_or(|timing| timing.is_sane()), "{}", profile.name);
+            assert!(profile.media.is_none_or(|model| model.check().is_ok() && profile.timing.is_some()), "{}", profile.name);
             assert!(profile.default_memory_bytes % (2 << 20) == 0 && profile.default_block_bytes % 4096 == 0, "{}", profile.name);
         }
     }

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use tandemfs_device::{DeviceError, DriveCounts};
+use tandemfs_device::{DeviceError, DriveCounts, MediaCounts};
 
 use crate::image_file::{OpenImage, OpenOptions, refused};
+use crate::media::Lifetime;
 use crate::open::{open_firmware, open_host_cache};
 use crate::write_log;
 
@@ -117,6 +118,17 @@ pub fn statistics(path: &Path) -> Result<DriveStatistics, DeviceError> {
         cached_pages: condition.cached_pages,
         read_only_reason: condition.read_only_reason,
     })
+}
+
+/// What the model of CPU caches and persistent memory of an image's drive has counted since it was made, or `None` where it has no such model. No process
+/// may have it open for writing.
+///
+/// Errors: those of opening it.
+pub fn media_statistics(path: &Path) -> Result<Option<MediaCounts>, DeviceError> {
+    let options = OpenOptions { read_only: true, shared: true, timing: false, ..OpenOptions::default() };
+    let image = OpenImage::open(path, &options)?;
+    let unread = |error| refused(path, format!("its counters cannot be read: {error}"));
+    image.info.media.map(|_| Lifetime::read(&image.file)).transpose().map_err(unread)
 }
 
 /// How fast the index of a full write log is and what it takes, in time of the CPU (ByteFS §4.3 has 89 ns and 21 MB).

@@ -202,8 +202,8 @@ fn what_is_no_whole_image_is_refused_with_what_was_found() {
     };
 
     write(HEADER_COPY_OFFSET, &[0; 4096]); // as in images of older builds
-    write(8, &5_u32.to_le_bytes());
-    assert!(open_reason(&path).contains("is an image of version 5, this program reads up to version 4"));
+    write(8, &6_u32.to_le_bytes());
+    assert!(open_reason(&path).contains("is an image of version 6, this program reads up to version 5"));
     write(0, &page);
     write(20, &[0xff]);
     assert!(open_reason(&path).contains("header is damaged"));

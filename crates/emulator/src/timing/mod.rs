@@ -20,11 +20,15 @@
 //! [TI7] The timing model of a drive with firmware gets the list of flash operations of each access. The access waits for those that its
 //!       result needs. Background operations (buffered programs, cleaning, garbage collection) make the die busy and delay later accesses
 //!       (`firmware.rs`).
+//! [TI8] Byte path with a model of persistent memory (`media.rs`): lines in the CPU's cache take a hit's time, and a load waits for what it fetches. All
+//!       that the media read and write occupies them, one piece after the other, whoever caused it: a store pays for the evictions of others only
+//!       when the media are behind by more than a DIMM's buffer. A flush takes its time when it is called, and the fence nothing.
 
 mod claims;
 mod curve;
 mod distribution;
 mod firmware;
+mod media;
 mod plain;
 mod resource;
 mod time;
@@ -36,6 +40,7 @@ pub(crate) use distribution::QUANTILE_COUNT;
 pub use distribution::{Distribution, Quantile};
 pub use firmware::FirmwareTiming;
 pub(crate) use firmware::Timeline;
+pub(crate) use media::{MediaTimeline, MediaWork};
 pub use plain::{BlockTiming, Timing};
 pub(crate) use plain::{Clock, Direction};
 pub(crate) use time::Time;
