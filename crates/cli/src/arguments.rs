@@ -133,7 +133,7 @@ pub enum DeviceCommand {
     /// Measure latency and bandwidth of an emulated drive and compare them with its profile
     #[command(after_help = DEVICE_BENCH_HELP)]
     Bench(DeviceBenchArguments),
-    /// Show lifetime statistics of an emulated drive with firmware: traffic, write amplification, wear, fill of its log
+    /// Show lifetime statistics of an emulated drive with firmware (traffic, write amplification, wear, fill of its log) or with a model of media
     Stats(DeviceStatsArguments),
     /// List the profiles that an emulated drive can have
     Profiles {
@@ -178,6 +178,19 @@ pub struct DeviceCreateArguments {
     /// Policy by which garbage collection chooses blocks.
     #[arg(long, value_enum, help_heading = WITH_FIRMWARE)]
     pub garbage_collection: Option<GarbageCollection>,
+    /// Model CPU caches and persistent memory: count what stores cost the media, and take the time of that (profiles optane and romefs-b, mounts with
+    /// timing=on).
+    #[arg(long, conflicts_with = "no_timing", help_heading = WITH_MEDIA)]
+    pub media_model: bool,
+    /// Size of the modelled CPU cache: whole sets.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "media_model", help_heading = WITH_MEDIA)]
+    pub cpu_cache: Option<u64>,
+    /// DIMMs, which take turns every 4 KiB.
+    #[arg(long, value_name = "COUNT", requires = "media_model", help_heading = WITH_MEDIA)]
+    pub dimms: Option<u32>,
+    /// A power failure does not lose what is in CPU caches (eADR, CXL Global Persistent Flush): domain gpf.
+    #[arg(long, requires = "media_model", help_heading = WITH_MEDIA)]
+    pub persistent_caches: bool,
     /// Omit the profile's timing model: the drive is as fast as the host.
     #[arg(long)]
     pub no_timing: bool,
@@ -186,6 +199,7 @@ pub struct DeviceCreateArguments {
     pub json: bool,
 }
 
+const WITH_MEDIA: &str = "Options of persistent memory";
 const WITH_FIRMWARE: &str = "Options of drives with firmware";
 
 /// Replacement policy of a drive's page cache.

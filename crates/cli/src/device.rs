@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tandemfs_device::{Device, DeviceError, Drive, PersistenceDomain};
 use tandemfs_emulator::{
-    CacheManagement, CreateOptions, DeviceOptions, FirmwareModel, GarbageCollection, ModelOptions, NO_BLOCKS, Replacement, Staging,
+    CacheManagement, CreateOptions, DeviceOptions, FirmwareModel, GarbageCollection, MediaModel, MediaOptions, ModelOptions, NO_BLOCKS,
+    Replacement, Staging,
 };
 use tandemfs_fuse::mounts::{self, Mounted};
 
@@ -144,6 +145,11 @@ fn chosen(arguments: &DeviceCreateArguments) -> ModelOptions {
             arguments::GarbageCollection::Greedy => GarbageCollection::Greedy,
             arguments::GarbageCollection::CostBenefit => GarbageCollection::CostBenefit,
         }),
+        media: arguments.media_model.then_some(MediaOptions {
+            cache_bytes: arguments.cpu_cache,
+            dimm_count: arguments.dimms,
+            persistent_caches: arguments.persistent_caches,
+        }),
         no_timing: arguments.no_timing,
         ..ModelOptions::default()
     }
@@ -173,8 +179,24 @@ fn of_image(image: &str) -> Result<Value, Failure> {
         "memory_bytes": info.memory_bytes,
         "block_bytes": info.block_bytes,
         "firmware": info.firmware.as_ref().map(of_firmware),
+        "media": info.media.as_ref().map(of_media),
         "allocated_bytes": std::fs::metadata(image).map(|file| std::os::unix::fs::MetadataExt::blocks(&file) * 512).ok(),
     }))
+}
+
+/// The model of CPU caches and persistent memory.
+fn of_media(model: &MediaModel) -> Value {
+    json!({
+        "cpu_cache_bytes": model.cache_bytes,
+        "cpu_cache_ways": model.cache_ways,
+        "reservable_ways": model.reservable_ways,
+        "dimms": model.dimm_count,
+        "dimm_buffer_bytes": model.buffer_bytes,
+        "dimm_read_bytes_per_second": model.read_bytes_per_second,
+        "dimm_write_bytes_per_second": model.write_bytes_per_second,
+        "hit_ns": model.hit_ns,
+        "flush_ns": model.flush_ns,
+    })
 }
 
 /// The parts of a drive with firmware.

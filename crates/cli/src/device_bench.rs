@@ -293,6 +293,8 @@ impl Bench<'_> {
                 (Some(model), Some(_)) if !is_of_bytes => {
                     model.timing.map(|timing| timing.claim(access, size, depth, model.die_count().into()))
                 }
+                // What it takes depends on what is in the modelled cache.
+                (None, Some(_)) if is_of_bytes && info.media.is_some() => None,
                 (_, timing) => timing.map(|timing| timing.claim(access, size, depth)),
             }
         });

@@ -1,7 +1,8 @@
-//! `tandemfs device stats`: the lifetime counters of an emulated drive with firmware.
+//! `tandemfs device stats`: the lifetime counters of an emulated drive with firmware, or with a model of CPU caches and persistent memory.
 
 use serde_json::{Map, Value, json};
-use tandemfs_emulator::{DriveStatistics, statistics};
+use tandemfs_device::{Mechanism, MediaBytes, MediaCounts};
+use tandemfs_emulator::{DriveStatistics, media_statistics, statistics};
 
 use crate::arguments::DeviceStatsArguments;
 use crate::failure::Failure;
@@ -9,13 +10,33 @@ use crate::output;
 
 /// Shows the counters of a drive that nobody has open to write.
 pub fn run(arguments: &DeviceStatsArguments) -> Result<u8, Failure> {
-    let found = shown(&statistics(&arguments.image).map_err(Failure::because)?);
+    let found = match media_statistics(&arguments.image).map_err(Failure::because)? {
+        Some(counts) => json!({ "media": of_media(&counts) }),
+        None => shown(&statistics(&arguments.image).map_err(Failure::because)?),
+    };
     if arguments.json {
         output::print_json(&found)?;
     } else {
         output::print_rows(&output::rows(&found))?;
     }
     Ok(0)
+}
+
+fn of_media(counts: &MediaCounts) -> Value {
+    let bytes = |bytes: &MediaBytes| {
+        let written =
+            Mechanism::ALL.iter().zip(bytes.written_bytes).map(|(mechanism, bytes)| (format!("{}_bytes", mechanism.name()), bytes));
+        let others = [("stored_bytes", bytes.stored_bytes), ("read_bytes", bytes.read_bytes), ("merge_read_bytes", bytes.merge_read_bytes)];
+        let all = others.into_iter().map(|(name, bytes)| (name.to_owned(), bytes)).chain(written);
+        Value::Object(all.map(|(name, bytes)| (name, bytes.into())).collect())
+    };
+    let by_structure: Map<String, Value> = counts.by_structure().map(|(name, of)| (name.to_owned(), bytes(of))).collect();
+    json!({
+        "by_structure": by_structure,
+        "hit_lines": counts.hit_lines,
+        "missed_lines": counts.missed_lines,
+        "write_amplification": counts.write_amplification(),
+    })
 }
 
 fn shown(found: &DriveStatistics) -> Value {

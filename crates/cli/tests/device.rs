@@ -197,6 +197,25 @@ fn a_drive_counts_over_its_life() {
     fails(1, "does not exist", &["device", "stats", &place.path("absent")]);
 }
 
+#[test]
+fn a_drive_with_a_model_of_media_counts_what_stores_cost() {
+    let place = Place::empty();
+    let image = place.path("media");
+    let model = ["--media-model", "--persistent-caches", "--cpu-cache", "768K", "--dimms", "2"];
+    succeeds(&[&["device", "create", &image, "--profile", "optane", "--memory", "32M"][..], &model].concat());
+    let info = json(&["device", "info", &image, "--json"]);
+    assert!(info["media"]["cpu_cache_bytes"] == 768 << 10 && info["media"]["dimms"] == 2 && info["profile_domain"] == "gpf", "{info}");
+    assert!(json(&["device", "stats", &image, "--json"])["media"]["write_amplification"].is_null());
+    succeeds(&["device", "bench", &image, "--virtual"]);
+    let found = json(&["device", "stats", &image, "--json"]);
+    let other = &found["media"]["by_structure"]["other"];
+    assert!(other["stored_bytes"].as_u64() > Some(0) && other["evicted_bytes"].as_u64() > Some(0), "{found}");
+    assert!(succeeds(&["device", "stats", &image]).contains("media.by_structure.journal.flushed"));
+    let plain = place.path("without");
+    fails(1, "no model of CPU caches", &["device", "create", &plain, "--memory", "32M", "--block", "64M", "--media-model"]);
+    fails(2, "--media-model", &["device", "create", &plain, "--profile", "optane", "--memory", "32M", "--dimms", "2"]);
+}
+
 /// Pages of a sparse file that are not zeros, each with its place. (Pages that were only read may count as written.)
 fn written(path: &str) -> Vec<(u64, [u8; 4096])> {
     let file = File::open(path).expect("opened");
