@@ -165,7 +165,9 @@ impl Bench<'_> {
         let mut rows = Vec::new();
         self.byte_rows(&mut rows)?;
         self.transaction_rows(&mut rows)?;
-        self.block_rows(&mut rows)?;
+        if self.device.description().block_bytes > 0 {
+            self.block_rows(&mut rows)?;
+        }
         Ok(rows)
     }
 
