@@ -28,6 +28,9 @@
 //! [CRD3] A mount that is idmapped or was made read-only by others than the daemon is left to the kernel.
 //! [CRD4] A process whose files have a largest size (RLIMIT_FSIZE) is left to the kernel, which alone keeps it. The limit counts as one of its
 //!        credentials ([CRD1]).
+//! [CRD5] Who is served had these rights when it connected: user, group and supplementary groups are compared with those that the kernel keeps of
+//!        that moment. Otherwise a process could connect, leave the socket to a child, and start a set-id program. The kernel keeps no capabilities; so
+//!        those of a process that is not root's count only if they are ambient, which no program gets from its file. Others go by the mount.
 //!
 //! [LND1] The memory zone, with everything on the drive, is lent for loads where the mount says to whom (`direct=GROUP`): to root, to who
 //!        mounted, and to members of the group, if they ask for it. Each gets a description of its own that cannot be stored to ([LZ1] of the

@@ -30,6 +30,8 @@ pub enum Mutant {
     MountNotAsked,
     /// [CRD4]: a process with RLIMIT_FSIZE is served.
     SizeLimitIgnored,
+    /// [CRD5]: rights count that a process has got since it connected.
+    ConnectedAsSomebodyElse,
     /// [KNW1]: every answer may be kept as long as its path leads to the same inode.
     AttributesNotSeen,
     /// [KNW5]: bytes are kept of files of which the kernel has pages.

@@ -6,6 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open, openat, readlinkat};
+use rustix::net::UCred;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tandemfs_vfs::{Capabilities, Credentials};
 
@@ -23,6 +24,8 @@ pub(crate) struct Peer {
     pub(crate) pid: i32,
     /// What it was called when it connected.
     pub(crate) command: String,
+    /// Its user, group and supplementary groups when it connected, by the kernel's word about the socket ([CRD5]).
+    connected: Credentials,
 }
 
 /// What a process may do, as `/proc` says.
@@ -41,25 +44,28 @@ pub(crate) struct Identity {
     root: Vec<u8>,
     /// Its files have a largest size (RLIMIT_FSIZE), which `vfs` does not know ([CRD4]).
     has_size_limit: bool,
+    /// Capabilities that every program keeps which the process starts.
+    ambient: Capabilities,
 }
 
 impl Peer {
     /// Of a connected socket. The kernel hands out a descriptor of the process (Linux 6.5); before that its number, which is that process's
     /// while the socket is connected.
     pub(crate) fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
-        let pid = rustix::net::sockopt::socket_peercred(socket)?.pid;
+        let UCred { pid, uid, gid } = rustix::net::sockopt::socket_peercred(socket)?;
         let pidfd = match tandemfs_ring::process_of(socket) {
             Ok(pidfd) => pidfd,
             Err(_) => pidfd_open(pid, PidfdFlags::empty())?,
         };
-        Self::pinned(pid, pidfd)
+        let groups = tandemfs_ring::groups_of(socket)?;
+        Self::pinned(pid, pidfd, Credentials::new(uid.as_raw(), gid.as_raw(), &groups, Capabilities::NONE))
     }
 
-    fn pinned(pid: Pid, pidfd: OwnedFd) -> io::Result<Self> {
+    fn pinned(pid: Pid, pidfd: OwnedFd, connected: Credentials) -> io::Result<Self> {
         let pid = pid.as_raw_nonzero().get();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = open(format!("/proc/{pid}"), flags, Mode::empty())?;
-        let mut peer = Self { pidfd, directory, pid, command: String::new() };
+        let mut peer = Self { pidfd, directory, pid, command: String::new(), connected };
         peer.command = peer.read("comm").unwrap_or_default().trim_end().to_owned();
         // It lived when its directory was opened, so the number was its own.
         if peer.is_alive() { Ok(peer) } else { Err(io::ErrorKind::NotConnected.into()) }
@@ -73,6 +79,14 @@ impl Peer {
     /// Another descriptor of the process.
     pub(crate) fn lifeline(&self) -> io::Result<OwnedFd> {
         self.pidfd.try_clone()
+    }
+
+    /// Whether it is who connected, as far as its rights go ([CRD5]): since then it may have started a program with other rights, while somebody
+    /// else has the socket.
+    pub(crate) fn is_who_connected(&self, now: &Identity) -> bool {
+        let has_ids = now.credentials.without_capabilities() == self.connected;
+        let has_only_inherited = now.credentials.uid == 0 || now.credentials.capabilities.0 & !now.ambient.0 == 0;
+        has_ids && has_only_inherited || on(Mutant::ConnectedAsSomebodyElse)
     }
 
     /// What it may do now.
@@ -103,7 +117,7 @@ impl Peer {
 /// This process, to compare with.
 pub(crate) fn own() -> io::Result<Identity> {
     let pid = rustix::process::getpid();
-    Peer::pinned(pid, pidfd_open(pid, PidfdFlags::empty())?)?.identity()
+    Peer::pinned(pid, pidfd_open(pid, PidfdFlags::empty())?, Credentials::new(0, 0, &[], Capabilities::NONE))?.identity()
 }
 
 /// What `/proc/PID/status` says; namespaces and root are left open.
@@ -114,6 +128,7 @@ fn of_status(status: &str) -> Option<Identity> {
     let capabilities = |name| u64::from_str_radix(field(name)?, 16).ok().map(Capabilities);
     let (users, groups) = (four("Uid")?, four("Gid")?);
     let (supplementary, effective, permitted) = (numbers("Groups")?, capabilities("CapEff")?, capabilities("CapPrm")?);
+    let ambient = capabilities("CapAmb")?;
     let [real_user, _, _, user] = users;
     let [real_group, _, _, group] = groups;
     let of_real = if real_user == 0 { permitted } else { Capabilities::NONE };
@@ -126,6 +141,7 @@ fn of_status(status: &str) -> Option<Identity> {
         mount_namespace: Vec::new(),
         root: Vec::new(),
         has_size_limit: false,
+        ambient,
     })
 }
 
@@ -168,7 +184,7 @@ impl Identity {
 mod tests {
     use super::*;
 
-    const STATUS: &str = "Name:\tcat\nUmask:\t0022\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t24 4 \nCapPrm:\t0000000000000003\nCapEff:\t0000000000000002\n";
+    const STATUS: &str = "Name:\tcat\nUmask:\t0022\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t24 4 \nCapPrm:\t0000000000000003\nCapEff:\t0000000000000002\nCapAmb:\t0000000000000000\n";
 
     #[test]
     fn files_are_accessed_by_the_last_ids_and_asked_about_by_the_first() {
@@ -177,9 +193,36 @@ mod tests {
         assert_eq!(identity.real, Credentials::new(1, 5, &[4, 24], Capabilities::NONE));
         let of_root = of_status(&STATUS.replace("Uid:\t1", "Uid:\t0")).expect("a status");
         assert_eq!(of_root.real.capabilities, Capabilities(3), "what a real root may ask for");
-        for field in ["Uid", "Gid", "Groups", "CapEff", "CapPrm"] {
+        for field in ["Uid", "Gid", "Groups", "CapEff", "CapPrm", "CapAmb"] {
             assert_eq!(of_status(&STATUS.replace(field, "X")), None, "without {field}");
         }
+    }
+
+    /// [CRD5]
+    #[test]
+    fn rights_that_came_after_the_connection_are_not_those_of_who_connected() {
+        let pid = rustix::process::getpid();
+        let pidfd = || pidfd_open(pid, PidfdFlags::empty()).expect("this process");
+        let peer = |uid, gid, groups: &[u32]| {
+            Peer::pinned(pid, pidfd(), Credentials::new(uid, gid, groups, Capabilities::NONE)).expect("this process")
+        };
+        let now = |users: &str, effective: &str, ambient: &str| {
+            let status = STATUS.replace("Uid:\t1\t2\t3\t4", users).replace("CapEff:\t0000000000000002", effective);
+            of_status(&status.replace("CapAmb:\t0000000000000000", ambient)).expect("a status")
+        };
+        let (none, some) = ("CapEff:\t0000000000000000", "CapEff:\t0000000000000002");
+        let (no_ambient, ambient) = ("CapAmb:\t0000000000000000", "CapAmb:\t0000000000000003");
+        let plain = now("Uid:\t1\t2\t3\t4", none, no_ambient);
+        assert!(peer(4, 8, &[24, 4]).is_who_connected(&plain));
+        for other in [peer(5, 8, &[24, 4]), peer(4, 9, &[24, 4]), peer(4, 8, &[24]), peer(4, 8, &[24, 4, 5])] {
+            assert!(!other.is_who_connected(&plain), "{other:?}");
+        }
+        assert!(
+            !peer(4, 8, &[24, 4]).is_who_connected(&now("Uid:\t1\t2\t3\t4", some, no_ambient)),
+            "the file of a program may have given it"
+        );
+        assert!(peer(4, 8, &[24, 4]).is_who_connected(&now("Uid:\t1\t2\t3\t4", some, ambient)), "it has it in every program");
+        assert!(peer(0, 8, &[24, 4]).is_who_connected(&now("Uid:\t0\t0\t0\t0", some, no_ambient)), "root");
     }
 
     /// [LND1]

@@ -256,6 +256,10 @@ impl Reception {
         let identity = peer
             .identity()
             .map_err(|error| refusal(Errno::ACCESS, format!("the daemon cannot see who this process is ({error}); the mount serves it")))?;
+        if !peer.is_who_connected(&identity) {
+            let sentence = "this process has other rights than when it connected, or capabilities without being root; the mount serves it";
+            return Err(refusal(Errno::ACCESS, sentence)); // [CRD5]
+        }
         if let Some(sentence) = identity.refusal(&self.daemon, self.entrants) {
             return Err(refusal(Errno::ACCESS, sentence));
         }

@@ -34,9 +34,10 @@ use tandemfs_protocol::{Handle, Hello, Number, Operation, Outcome, Place, Text};
 use tandemfs_ring::{Client, Range};
 use tandemfs_vfs::{At, OpenFile, Settings, Subject, Vfs};
 
-use greeting::{greeted, socket_to};
+use greeting::greeted;
 use memory::{GROUP, alone, file_system, filled, somebody};
 use pages::Pages;
+use support::socket_to;
 
 const ZONE_BYTES: u64 = 64 << 20;
 

@@ -8,6 +8,7 @@ mod support;
 
 use std::io::{BufRead, BufReader};
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -395,6 +396,31 @@ fn a_client_whose_groups_have_changed_ends() {
     }
     if rustix::process::geteuid().is_root() {
         is_caught(Mutant::CredentialsKept, found);
+    }
+}
+
+/// A process that has got other rights since it connected may not be who holds the socket.
+#[test]
+fn who_has_got_rights_since_it_connected_is_refused() {
+    fn socket_as_nobody(path: &std::path::Path) -> OwnedFd {
+        use rustix::process::{Gid, Uid};
+        let nobody = (Gid::from_raw(65_534), Uid::from_raw(65_534));
+        let as_nobody = || {
+            // Of this thread alone, as if the rest of the process had started a set-id program behind it.
+            rustix::thread::set_thread_res_gid(None, nobody.0, None).expect("as root");
+            rustix::thread::set_thread_res_uid(None, nobody.1, None).expect("as root");
+            support::socket_to(path)
+        };
+        std::thread::scope(|scope| scope.spawn(as_nobody).join().expect("connected"))
+    }
+    fn found() -> Found {
+        let scene = scene(limits());
+        let socket = socket_as_nobody(scene.server.socket());
+        let refused = support::hello_over(socket, "/proc", &Options::default()).map(drop);
+        holds(matches!(refused, Err(ConnectError::Refused { .. })), "rights count that came after the connection")
+    }
+    if rustix::process::geteuid().is_root() {
+        is_caught(Mutant::ConnectedAsSomebodyElse, found);
     }
 }
 

@@ -38,6 +38,29 @@ pub fn process_of(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
+/// The supplementary groups that the other end of a UNIX socket had when it connected (Linux 4.13).
+///
+/// # Errors
+/// What the kernel refuses.
+pub fn groups_of(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    let mut groups = vec![0_u32; 32];
+    loop {
+        let mut length = size_of_val(&groups[..]) as libc::socklen_t;
+        let place = groups.as_mut_ptr().cast();
+        // SAFETY: the kernel writes at most `length` bytes to `groups`, which has as many.
+        let result = unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERGROUPS, place, &raw mut length) };
+        let count = length as usize / size_of::<u32>();
+        match result {
+            0 => {
+                groups.truncate(count);
+                return Ok(groups);
+            }
+            _ if count > groups.len() => groups.resize(count, 0), // it was too short, and the kernel says how long it has to be
+            _ => return Err(io::Error::last_os_error()),
+        }
+    }
+}
+
 /// A mapping of a sealed file.
 #[derive(Debug)]
 pub(crate) struct Mapping {

@@ -71,6 +71,12 @@ impl Credentials {
         Self { uid, gid, groups, capabilities }
     }
 
+    /// The same ids, without capabilities.
+    #[must_use]
+    pub fn without_capabilities(&self) -> Self {
+        Self { capabilities: Capabilities::NONE, ..self.clone() }
+    }
+
     /// Whether a group is the user's own or a supplementary one.
     pub fn is_in_group(&self, group: u32) -> bool {
         self.gid == group || self.groups.binary_search(&group).is_ok()

@@ -10,10 +10,11 @@ use tandemfs_direct::mutant::{self, Mutant};
 use tandemfs_protocol::{Handle, Hello, Number, Operation, StoreLease};
 use tandemfs_ring::{Client, LeaseToken};
 
-use crate::greeting::{greeted, socket_to};
+use crate::greeting::greeted;
 use crate::memory::{GROUP, alone};
 use crate::processes::Told;
 use crate::raw::{Raw, answered};
+use crate::support::socket_to;
 use crate::{opened, scene, scene_with, storing};
 
 #[test]

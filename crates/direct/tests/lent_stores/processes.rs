@@ -13,9 +13,10 @@ use tandemfs_direct::mutant::{self, Mutant};
 use tandemfs_protocol::Hello;
 use tandemfs_ring::Leases;
 
-use crate::greeting::{greeted, socket_to};
+use crate::greeting::greeted;
 use crate::memory::{alone, somebody};
 use crate::raw::Raw;
+use crate::support::socket_to;
 use crate::{PAGE, Scene, leased, opened, scene, storing};
 
 /// A client of another process: it gets a lease, enters it, and does what it is told by lines.

@@ -8,7 +8,8 @@ use tandemfs_device::{Mapping, StoreZone};
 use tandemfs_protocol::{Handle, Hello, LentRange, LentTail, Operation, Outcome, Place, StoreLease, StorePlace, Text, ZonePlace};
 use tandemfs_ring::{Answer, Client, LeaseToken, Leases, Range, Slot};
 
-use crate::greeting::{greeted, socket_to};
+use crate::greeting::greeted;
+use crate::support::socket_to;
 
 /// A client that does what no library does.
 pub(crate) struct Raw {

@@ -3,13 +3,9 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    SocketAddrUnix, SocketFlags, SocketType,
-};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use tandemfs_protocol::{GREETING_BYTES, Hello, Reception, Welcome};
 
 /// What the daemon answers to a greeting, and the descriptors that come with it.
@@ -32,11 +28,4 @@ pub fn greeted(socket: BorrowedFd<'_>, hello: Hello) -> (Welcome, Vec<OwnedFd>) 
         Reception::Welcome(welcome) => (welcome, descriptors),
         Reception::Refusal(refusal) => panic!("{}", refusal.sentence),
     }
-}
-
-/// A connection to the daemon's socket.
-pub fn socket_to(path: &Path) -> OwnedFd {
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket");
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path).expect("an address")).expect("connected");
-    socket
 }

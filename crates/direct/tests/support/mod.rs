@@ -29,8 +29,18 @@ pub fn connect(server: &Server, root: &str, options: &Options) -> Result<Mount, 
 
 /// The same by its socket.
 pub fn connect_to(path: &Path, root: &str, options: &Options) -> Result<Mount, ConnectError> {
+    hello_over(socket_to(path), root, options)
+}
+
+/// A socket that is connected to the server's, and has said nothing.
+pub fn socket_to(path: &Path) -> OwnedFd {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket");
     rustix::net::connect(&socket, &SocketAddrUnix::new(path).expect("an address")).expect("connected");
+    socket
+}
+
+/// Greets the server by such a socket.
+pub fn hello_over(socket: OwnedFd, root: &str, options: &Options) -> Result<Mount, ConnectError> {
     let root = rustix::fs::open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).expect("there");
     Mount::over(socket, root.as_fd(), options)
 }
