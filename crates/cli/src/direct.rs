@@ -8,17 +8,13 @@ use tandemfs_fs::FileSystem;
 use tandemfs_fuse::mounts::Mounted;
 use tandemfs_fuse::{Beside, MountSettings};
 use tandemfs_protocol::Number;
-use tandemfs_vfs::{Protected, Reserve, Settings, Vfs};
+use tandemfs_vfs::{Reserve, Settings, Vfs};
 
 /// Opens the door. Without it the mount serves everybody. It says the part `direct` of `tandemfs stats`, whose names are a stable interface, as
 /// those of `fuse/src/report.rs`.
 pub fn open(fs: &Arc<FileSystem>, settings: &MountSettings, limits: &Limits, beside: Beside<'_>) -> Option<Server> {
     let Beside { mounted, caches, stands, report, recorder } = beside;
-    let rules = Settings {
-        extended_attributes: settings.attributes,
-        reserve: Reserve::new(settings.reserved_percent),
-        protected: Protected::of_this_machine(),
-    };
+    let rules = Settings { extended_attributes: settings.attributes, reserve: Reserve::new(settings.reserved_percent), protected: None };
     let vfs = Vfs::new(Arc::clone(fs), rules).beside(caches);
     let mount = identity(settings, mounted)?;
     let opener = crate::opener::opener(&mount);

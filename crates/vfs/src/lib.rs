@@ -23,7 +23,7 @@
 //!       ([`Caches::is_open`]), which is asked once it is known that it is mapped; whoever opens it from then on keeps none.
 //!
 //! Not here, because nothing below the kernel knows it: resource limits (RLIMIT_FSIZE), programs that are being executed (ETXTBSY), locks,
-//! events (but [KV8]), security modules. The `fs.protected_*` rules belong to the machine; whoever opens the [`Vfs`] passes them in ([`Protected`]).
+//! events (but [KV8]), security modules. The `fs.protected_*` rules belong to the machine; they are read where they would refuse ([`Protected`]).
 //!
 //! *Architecture invariant:* no transport, no thread, and no knowledge of how the file system stores data.
 
@@ -80,13 +80,13 @@ pub struct Settings {
     pub extended_attributes: bool,
     /// Space reserved for root.
     pub reserve: Reserve,
-    /// The machine's `fs.protected_*` rules.
-    pub protected: Protected,
+    /// The `fs.protected_*` rules; `None` for those that the machine has when they are asked about.
+    pub protected: Option<Protected>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { extended_attributes: true, reserve: Reserve::new(0), protected: Protected::default() }
+        Self { extended_attributes: true, reserve: Reserve::new(0), protected: Some(Protected::default()) }
     }
 }
 

@@ -35,13 +35,10 @@ pub struct Protected {
     pub fifos: u8,
 }
 
-impl Protected {
-    /// What this machine says; off where it says nothing.
-    pub fn of_this_machine() -> Self {
-        let rule = |name| fs::read_to_string(format!("/proc/sys/fs/protected_{name}")).ok().and_then(|text| text.trim().parse().ok());
-        let rule = |name| rule(name).unwrap_or(0);
-        Self { hardlinks: rule("hardlinks"), symlinks: rule("symlinks"), regular: rule("regular"), fifos: rule("fifos") }
-    }
+/// One of the rules as this machine has it now: administrators change them while the mount stands, and at boot it may be older than they are. Off where
+/// the machine says nothing.
+fn of_this_machine(rule: &str) -> u8 {
+    fs::read_to_string(format!("/proc/sys/fs/protected_{rule}")).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
 pub(crate) fn kind(attributes: &Attributes) -> u16 {
@@ -109,14 +106,20 @@ impl Vfs {
         }
     }
 
+    /// A rule of the machine; asked where it would refuse.
+    fn protected(&self, rule: &str, of: impl FnOnce(&Protected) -> u8) -> u8 {
+        self.settings.protected.as_ref().map_or_else(|| of_this_machine(rule), of)
+    }
+
     /// `fs.protected_hardlinks`.
     pub(crate) fn permit_link_to(&self, who: &Credentials, file: &Attributes) -> Result<()> {
-        if self.settings.protected.hardlinks == 0 || who.owns(file.uid) {
+        if who.owns(file.uid) {
             return Ok(());
         }
         let is_privileged = file.mode & SET_USER_ID != 0 || file.mode & (SET_GROUP_ID | GROUP_EXECUTES) == SET_GROUP_ID | GROUP_EXECUTES;
         let is_safe = kind(file) == file_type::REGULAR && !is_privileged && self.permit(who, file, READ | WRITE).is_ok();
-        if is_safe { Ok(()) } else { Err(Errno::PERM.into()) }
+        let is_refused = !is_safe && self.protected("hardlinks", |rules| rules.hardlinks) != 0;
+        if is_refused { Err(Errno::PERM.into()) } else { Ok(()) }
     }
 
     /// `fs.protected_symlinks`: a link in a sticky directory that all may write is followed by its owner, or if it is of the directory's
@@ -124,20 +127,23 @@ impl Vfs {
     pub(crate) fn permit_following(&self, who: &Credentials, directory: &Attributes, link: &Attributes) -> Result<()> {
         let is_open_to_all = directory.mode & (STICKY | WRITE) == STICKY | WRITE;
         let is_of_somebody = link.uid != who.uid && link.uid != directory.uid;
-        let is_refused = self.settings.protected.symlinks != 0 && is_open_to_all && is_of_somebody;
+        let is_refused = is_open_to_all && is_of_somebody && self.protected("symlinks", |rules| rules.symlinks) != 0;
         if is_refused { Err(Errno::ACCESS.into()) } else { Ok(()) }
     }
 
     /// `fs.protected_regular` and `fs.protected_fifos`: O_CREAT of a file that exists, of somebody else, in a sticky directory that others
     /// may write (1), or that its group may write (2). Linux always refuses it for devices and sockets.
     pub(crate) fn permit_opening_to_create(&self, who: &Credentials, directory: &Attributes, file: &Attributes) -> Result<()> {
+        let is_own = file.uid == directory.uid || file.uid == who.uid;
+        if directory.mode & STICKY == 0 || directory.mode & 0o022 == 0 || is_own {
+            return Ok(());
+        }
         let rule = match kind(file) {
-            file_type::REGULAR => self.settings.protected.regular,
-            file_type::FIFO => self.settings.protected.fifos,
+            file_type::REGULAR => self.protected("regular", |rules| rules.regular),
+            file_type::FIFO => self.protected("fifos", |rules| rules.fifos),
             _ => 1, // devices and sockets have no setting
         };
-        let is_own = file.uid == directory.uid || file.uid == who.uid;
-        if rule == 0 || directory.mode & STICKY == 0 || is_own {
+        if rule == 0 {
             return Ok(());
         }
         let is_refused = directory.mode & 0o002 != 0 || rule >= 2 && directory.mode & 0o020 != 0;

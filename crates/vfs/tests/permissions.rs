@@ -177,7 +177,7 @@ fn writers_set_the_present_time_and_owners_any() {
 
 #[test]
 fn links_to_files_of_others_follow_the_rule_of_the_machine() {
-    let protected = Protected { hardlinks: 1, ..Protected::default() };
+    let protected = Some(Protected { hardlinks: 1, ..Protected::default() });
     let vfs = support::with(Settings { protected, ..Settings::default() });
     let (owner, other) = (user(1001, &[]), user(1002, &[]));
     drop(file(&vfs, &owner, b"read_only", 0o644));

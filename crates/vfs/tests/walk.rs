@@ -122,7 +122,7 @@ fn what_a_removed_directory_had_above_is_for_the_kernel() {
 
 #[test]
 fn links_of_others_in_shared_directories_are_followed_by_the_rule_of_the_machine() {
-    let protected = Protected { symlinks: 1, ..Protected::default() };
+    let protected = Some(Protected { symlinks: 1, ..Protected::default() });
     for (settings, is_refused) in [(Settings::default(), false), (Settings { protected, ..Settings::default() }, true)] {
         let vfs = support::with(settings);
         let (alice, bob) = (user(1001, &[]), user(1002, &[]));

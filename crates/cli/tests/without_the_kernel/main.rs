@@ -30,7 +30,7 @@ use tandemfs_crash::{Random, rounds_or, seed_or};
 use tandemfs_device::Drive;
 use tandemfs_emulator::DeviceOptions;
 use tandemfs_fs::{FileSystem, MountOptions};
-use tandemfs_vfs::{Protected, Settings, Vfs};
+use tandemfs_vfs::{Settings, Vfs};
 use tree::Tree;
 use user::{ROOT, USERS, User};
 
@@ -176,7 +176,7 @@ fn round(seed: u64, mode: &str, counts: &mut (usize, usize)) {
     }
     std::fs::set_permissions(place.path(""), std::fs::Permissions::from_mode(0o755)).expect("changed");
     let mount = place.mount(&format!("{mode},allow_other"));
-    let settings = Settings { protected: Protected::of_this_machine(), ..Settings::default() };
+    let settings = Settings { protected: None, ..Settings::default() };
     let vfs = OnVfs::new(Vfs::new(open(&second), settings));
     let mut sides = Sides {
         mode: mode.into(),
