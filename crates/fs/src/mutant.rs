@@ -413,6 +413,10 @@ pub enum Mutant {
     ChownUncounted,
     /// [PJ2] of `namespace/project.rs`: files of another project enter a tree.
     ProjectsMixed,
+    /// [PJ4] of `namespace/project.rs`: what left a tree meanwhile gets its project.
+    ProjectOfStaleName,
+    /// [LW1] of `data/plan.rs`: all blocks of a long write may change their leaves.
+    LeavesUnbounded,
     /// [QL1] of `namespace/quota_limits.rs`: limits are stored without the feature bit.
     QuotaBitForgotten,
 }

@@ -64,6 +64,14 @@ pub(crate) struct LogPlan {
     pub(crate) merges: u64,
 }
 
+impl LogPlan {
+    /// Slots of the leaf, up to the last one in use.
+    pub(crate) fn slots(&self) -> usize {
+        let kept = self.kept.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        self.steps.iter().map(|(slot, _)| slot + 1).fold(kept, usize::max)
+    }
+}
+
 /// Offset and length of a new log, and the logs that are merged into it.
 type NewLog = (u32, u32, SmallVec<[LogEntry; 2]>);
 

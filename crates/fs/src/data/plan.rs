@@ -1,12 +1,17 @@
 //! Steps 2 and 3 of a write ([`super::write_path`]): splits bytes into blocks, plans the new state of each block and allocates its space.
 //! [`super::policy`] chooses the mechanism; this file carries it out. Nothing is stored yet: a dropped transaction gives the space back.
+//!
+//! [LW1] A transaction is bounded (RULES R11). What a block's record, its checksums and the inode need of it is kept free for all blocks of the write; the
+//!       rest may become lines of leaves. Blocks whose leaves do not fit any more take the block path.
 
 use std::cell::RefCell;
 use std::ops::Range;
 
 use smallvec::SmallVec;
 use tandemfs_device::Source;
-use tandemfs_format::mapping::{LogEntry, RecordBytes, SlotClass};
+use tandemfs_format::inode::INODE_LINES;
+use tandemfs_format::journal::{TX_DATA_MAX, TX_LINES_MAX};
+use tandemfs_format::mapping::{HEIGHT_MAX, LINE_RECORDS, LogEntry, RecordBytes, SlotClass, VECTOR_LINE_SECTORS};
 use tandemfs_format::{DataAddress, LineAddress, SECTOR_BYTES};
 
 use super::FileView;
@@ -23,6 +28,7 @@ use crate::cache::file_pages::Taken;
 use crate::error::{Error, Result};
 use crate::index::block::{Base, Block, DataRun, NewExtent};
 use crate::index::tree;
+use crate::mutant::{Mutant, on};
 use crate::quota;
 use crate::space;
 use crate::statistics::{add, count};
@@ -89,6 +95,8 @@ pub(super) struct Planner<'p, 'v> {
     pages: Option<&'p Taken>,
     /// Lines that the transaction can still write in place ([IP7] of `in_place.rs`).
     lines_left: u32,
+    /// Lines of leaves that it can still write ([LW1]).
+    leaf_lines_left: u32,
     lacks_logs: bool,
     /// Places in a row for whole blocks, and where the block before the write's first whole block begins.
     rows: Option<&'p RefCell<Rows<'v>>>,
@@ -106,6 +114,8 @@ struct Counts {
 
 impl<'p, 'v> Planner<'p, 'v> {
     pub(super) fn new(volume: &'p Volume, view: &'p FileView, policy: &'p WritePolicy, write: Range<u64>, file_end: u64) -> Self {
+        let in_place = if policy.stores_in_place() { LINES_MAX } else { 0 };
+        let leaf_lines_left = leaf_lines(volume.geometry.block_bytes(), write.end - write.start, in_place);
         Self {
             volume,
             view,
@@ -118,6 +128,7 @@ impl<'p, 'v> Planner<'p, 'v> {
             in_room: SmallVec::new(),
             pages: None,
             lines_left: LINES_MAX,
+            leaf_lines_left,
             lacks_logs: false,
             rows: None,
             before: None,
@@ -238,7 +249,7 @@ impl<'p, 'v> Planner<'p, 'v> {
         }
     }
 
-    fn plan_sectors(&self, tx: &mut Tx<'_>, target: &mut Target<'_>, is_whole: bool) -> Result<()> {
+    fn plan_sectors(&mut self, tx: &mut Tx<'_>, target: &mut Target<'_>, is_whole: bool) -> Result<()> {
         let own = target.old.base.sectors();
         let reach = (self.file_end - self.start_of(target)).min(self.volume.geometry.block_bytes().into()) as u32;
         // Space that was kept beyond the end of the file stays.
@@ -268,7 +279,7 @@ impl<'p, 'v> Planner<'p, 'v> {
     }
 
     /// Plans a block by one mechanism. False if there are no free entries or slots for logs; `NoSpace` if there are no sectors.
-    fn carry_out(&self, tx: &mut Tx<'_>, target: &mut Target<'_>, mechanism: Mechanism, counts: Counts) -> Result<bool> {
+    fn carry_out(&mut self, tx: &mut Tx<'_>, target: &mut Target<'_>, mechanism: Mechanism, counts: Counts) -> Result<bool> {
         let Counts { own, whole } = counts;
         let (count, need) = match mechanism {
             Mechanism::Logs(chosen) => return self.carry_out_logs(tx, target, chosen),
@@ -292,14 +303,18 @@ impl<'p, 'v> Planner<'p, 'v> {
         self.volume.take_data_in(zones, count.into(), |zone| need.unwrap_or_else(|| policy::need_of_extent(old, zone, count)))
     }
 
-    fn carry_out_logs(&self, tx: &mut Tx<'_>, target: &mut Target<'_>, chosen: Option<Need>) -> Result<bool> {
+    fn carry_out_logs(&mut self, tx: &mut Tx<'_>, target: &mut Target<'_>, chosen: Option<Need>) -> Result<bool> {
         let Some(plan) = log_plan::plan(&target.old.logs, &target.parts) else { return Ok(false) };
-        if !self.may_take_logs(&plan) {
-            return Ok(false);
+        let lines = target.old.leaf_lines_for(plan.slots());
+        if lines > self.leaf_lines_left && !on(Mutant::LeavesUnbounded) || !self.may_take_logs(&plan) {
+            return Ok(false); // [LW1]
         }
         let need = policy::need_of_logs(chosen, plan.merges, self.grows());
         match take_logs(tx, self.volume, self.view, target, plan, need) {
-            Ok(action) => target.action = action,
+            Ok(action) => {
+                self.leaf_lines_left = self.leaf_lines_left.saturating_sub(lines);
+                target.action = action;
+            }
             Err(Error::NoSpace { .. }) => return Ok(false),
             Err(error) => return Err(error),
         }
@@ -334,19 +349,24 @@ impl<'p, 'v> Planner<'p, 'v> {
 
     /// Fresh sectors, as many as the block has, for the bytes up to their end; logs for the new bytes behind them, in place of the logs that are
     /// there. So the block takes no more sectors than it frees, however full its leaf is.
-    fn carry_out_both(&self, tx: &mut Tx<'_>, target: &mut Target<'_>, own: u32) -> Result<bool> {
+    fn carry_out_both(&mut self, tx: &mut Tx<'_>, target: &mut Target<'_>, own: u32) -> Result<bool> {
         let length = own * SECTOR_BYTES as u32;
         let kept = target.logs_behind(length);
         // A log that crosses the end of the sectors hides their last bytes: new bytes for these go to the log.
         let border = kept.iter().flatten().map(|log| log.offset).fold(length, u32::min);
         let behind: SmallVec<[Part<'_>; 2]> = target.parts.iter().filter_map(|part| part.from(border)).collect();
         let Some(plan) = log_plan::plan(&kept, &behind).filter(|_| own > 0) else { return Ok(false) };
+        let lines = target.old.leaf_lines_for(plan.slots());
+        if lines > self.leaf_lines_left {
+            return Ok(false); // [LW1]
+        }
         let at = self.take_extent(&target.old.base, own, None)?;
         tx.took(space::data(at, own.into()));
         let bytes = self.composed(target, length as usize)?;
         let parts = std::mem::replace(&mut target.parts, behind);
         match take_logs(tx, self.volume, self.view, target, plan, Need::Transient) {
             Ok(Action::Logs { slots, stores, merges, .. }) => {
+                self.leaf_lines_left -= lines;
                 add(&self.volume.live.work.merges, merges);
                 let new = NewExtent { at, count: own, checksums: SmallVec::new() };
                 target.action = Action::Extent { new, fill: false, bytes: Bytes::Owned(bytes), slots, stores };
@@ -379,6 +399,17 @@ impl<'p, 'v> Planner<'p, 'v> {
         }
         Ok(bytes)
     }
+}
+
+/// Lines of leaves that a write of this many bytes may change, where it stores up to so many lines in place ([LW1]).
+fn leaf_lines(block_bytes: u32, write_bytes: u64, in_place: u32) -> u32 {
+    // Head, tail, and the old last block.
+    let blocks = (write_bytes.min(TX_DATA_MAX) / u64::from(block_bytes)) as u32 + 3;
+    // Three lines on each level above the records: neighbouring blocks have neighbouring pages.
+    let records = blocks.div_ceil(LINE_RECORDS as u32) + 2 + 3 * HEIGHT_MAX;
+    let sectors = block_bytes / SECTOR_BYTES as u32;
+    let vectors = if sectors > 1 { blocks * sectors.div_ceil(VECTOR_LINE_SECTORS as u32) } else { 0 };
+    TX_LINES_MAX as u32 - (INODE_LINES as u32 + records + vectors + in_place)
 }
 
 /// Allocates slots for a plan and records the source of each log's bytes.

@@ -525,6 +525,12 @@ impl Block {
         Ok(DataRun { at: new.at, count: new.count, checksum, overlaid: false })
     }
 
+    /// Lines of a leaf that change at most where the block gets logs in this many slots, counted up to the last one.
+    pub(crate) fn leaf_lines_for(&self, slots: usize) -> u32 {
+        let class = self.leaf.map_or(0, |old| old.class).max(LeafPointer::class_for(slots));
+        1 << class
+    }
+
     fn replace_leaf(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, logs: &LogSlots, need: Need) -> Result<LeafPointer> {
         let class = LeafPointer::class_for(logs.iter().rposition(Option::is_some).map_or(0, |last| last + 1));
         match self.leaf {
