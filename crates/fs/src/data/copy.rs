@@ -4,7 +4,8 @@
 //!       of the copy.
 //! [CR2] A hole that covers a whole block of the target stays a hole: the target range is punched, and the file grows over it. Smaller
 //!       holes are copied as zeros.
-//! [CR3] No lock is held between the read of a piece and its write, as between `read` and `write` of a program.
+//! [CR3] No lock is held between the read of a piece and its write, as between `read` and `write` of a program. Each piece looks at the size of the
+//!       source again: what is behind the end is no hole.
 
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::FILE_BYTES_MAX;
@@ -85,7 +86,12 @@ impl Copy {
     /// Copies the next piece after the first `done` bytes. Returns its length.
     fn piece(&mut self, fs: &FileSystem, done: u64, length: u64) -> Result<u64> {
         let (at, target) = (self.from_offset + done, self.to_offset + done);
-        let hole = fs.seek(self.from, at, SeekTo::Data)?.map_or(length - done, |data| data - at).min(length - done);
+        let (data, size) = fs.seek_and_size(self.from, at, SeekTo::Data)?;
+        let length = length.min(size.saturating_sub(self.from_offset)); // [CR3]
+        if done >= length {
+            return Ok(0);
+        }
+        let hole = data.map_or(length - done, |data| data - at).min(length - done);
         if self.keeps_hole(fs, target, hole) {
             // First punch the part inside the target, then grow the target.
             let inside = hole.min(fs.attributes(self.to)?.size.saturating_sub(target));
@@ -119,5 +125,41 @@ impl Copy {
     fn keeps_hole(&self, fs: &FileSystem, target: u64, hole: u64) -> bool {
         let block_bytes = u64::from(fs.volume.geometry.block_bytes());
         target.next_multiple_of(block_bytes) + block_bytes <= target + hole
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tandemfs_crash::{MemoryDevice, fill};
+    use tandemfs_device::{Drive, PersistenceDomain};
+    use tandemfs_format::inode::file_type;
+
+    use super::*;
+    use crate::{FormatOptions, MountOptions, NewInode, make_file_system};
+
+    /// [CR3]
+    #[test]
+    fn a_copy_ends_where_its_source_was_cut() {
+        let drive = Drive::new(Arc::new(MemoryDevice::new(16 << 20, 32 << 20, PersistenceDomain::Gpf)));
+        make_file_system(&drive, &FormatOptions::default()).expect("mkfs");
+        let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
+        let make = |name: &[u8], seed| {
+            let new = NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" };
+            let file = fs.create(InodeNumber::ROOT, name, &new).expect("made").inode;
+            fs.write(file, 0, &fill(seed, 3 << 18), WriteOptions::default()).expect("written");
+            file
+        };
+        let (from, to) = (make(b"from", 1), make(b"to", 2));
+        let options = WriteOptions::default();
+        let mut copy = Copy { from, to, from_offset: 0, to_offset: 0, options, buffer: Vec::new(), wrote: false };
+        assert_eq!(copy.piece(&fs, 0, 1 << 18).expect("copied"), 1 << 18);
+        fs.set_attributes(from, &SetAttributes { size: Some(1 << 18), ..SetAttributes::default() }).expect("cut");
+        assert_eq!(copy.piece(&fs, 1 << 18, 3 << 18).expect("at the end"), 0);
+        let mut found = vec![0; 3 << 18];
+        assert_eq!(fs.read(to, 0, &mut found).expect("read"), 3 << 18);
+        let expected = [&fill(1, 3 << 18)[..1 << 18], &fill(2, 3 << 18)[1 << 18..]].concat();
+        assert!(found == expected, "what is behind the end of the source is no hole of it");
     }
 }

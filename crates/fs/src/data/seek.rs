@@ -23,6 +23,11 @@ impl FileSystem {
     /// `InvalidArgument` if it is not a regular file.
     pub fn seek(&self, number: InodeNumber, offset: u64, to: SeekTo) -> Result<Option<u64>> {
         let _counted = counted(&self.volume.live.operations.lseek);
+        self.seek_and_size(number, offset, to).map(|(found, _)| found)
+    }
+
+    /// As [`FileSystem::seek`], with the size that the file had then.
+    pub(super) fn seek_and_size(&self, number: InodeNumber, offset: u64, to: SeekTo) -> Result<(Option<u64>, u64)> {
         let file = self.inodes.get(&self.volume, number)?;
         self.note_stores(&file)?; // [LR4] of `lent_room.rs`
         // The inode's lock protects the mapping; no data is read.
@@ -35,7 +40,7 @@ impl FileSystem {
         }
         let size = state.inode.size;
         if offset >= size {
-            return Ok(None);
+            return Ok((None, size));
         }
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let owner = state.owner(number);
@@ -66,10 +71,11 @@ impl FileSystem {
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        Ok(match to {
+        let found = match to {
             SeekTo::Hole => Some(at.min(size)),
             SeekTo::Data => Some(at).filter(|at| ended.is_break() && *at < size),
-        })
+        };
+        Ok((found, size))
     }
 
     /// Whether a write to a range of a file needs more space: some of the range has neither sectors (written or unwritten) nor data logs.

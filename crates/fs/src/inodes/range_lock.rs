@@ -53,6 +53,9 @@ enum Kind {
     Granting,
     /// Keeps out only threads that grant leases, while a change waits for those that it recalled ([LY3]).
     Recalling,
+    /// Keeps out who came later to read, while somebody waits to have the range exclusively: readers that follow each other would keep him waiting
+    /// for ever. Who reads already, or has waited for longer, is not kept out, so nobody waits for a queue that has no end.
+    Wanting,
     /// Keeps nobody out.
     Watching,
     /// `Watching` before somebody held some of the range exclusively.
@@ -66,7 +69,9 @@ impl Kind {
     fn conflicts(self, other: Self) -> bool {
         match (self, other) {
             (Self::Watching | Self::Changed, _) | (_, Self::Watching | Self::Changed) => false,
+            (Self::Recalling | Self::Wanting, Self::Recalling | Self::Wanting) => false,
             (Self::Recalling, other) | (other, Self::Recalling) => other == Self::Granting,
+            (Self::Wanting, other) | (other, Self::Wanting) => matches!(other, Self::Shared | Self::Granting),
             (Self::Lent, _) | (_, Self::Lent) => !on(Mutant::StoresNotEnded),
             (one, other) => one == Self::Exclusive || other == Self::Exclusive,
         }
@@ -165,9 +170,15 @@ impl Pinning {
 }
 
 impl State {
-    /// Whether a holder conflicts.
+    /// Whether a holder conflicts with who has come now.
     fn is_busy(&self, first: u64, last: u64, kind: Kind) -> bool {
-        self.held.iter().any(|held| held.first <= last && first <= held.last && held.kind.conflicts(kind))
+        self.is_busy_since(first, last, kind, self.next_id)
+    }
+
+    /// Whether a holder conflicts with who came before any holder got this id.
+    fn is_busy_since(&self, first: u64, last: u64, kind: Kind, came: u64) -> bool {
+        let conflicts = |held: &Held| held.kind.conflicts(kind) && !(held.kind == Kind::Wanting && held.id >= came);
+        self.held.iter().any(|held| held.first <= last && first <= held.last && conflicts(held))
     }
 
     fn leases_on(&self, first: u64, last: u64) -> impl Iterator<Item = &Arc<Lease>> {
@@ -478,7 +489,7 @@ impl RangeLock {
 
     #[cold]
     fn recall_and_wait(&self, first: u64, last: u64, passes_pins: bool) -> Result<RangeGuard<'_>> {
-        let mut recalling = None; // dropped after the lock of the state
+        let (mut recalling, mut wanting) = (None, None); // dropped after the lock of the state
         let mut waiting = Waiting::default();
         let mut state = self.state.lock();
         loop {
@@ -489,6 +500,10 @@ impl RangeLock {
                 recalling.get_or_insert_with(|| self.hold(&mut state, first, last, Kind::Recalling));
                 self.recall(&mut state, first, last);
             } else if state.is_busy(first, last, Kind::Exclusive) {
+                // Whose leases are recalled may still read.
+                if recalling.is_none() && !state.is_lent(first, last) {
+                    wanting.get_or_insert_with(|| self.hold(&mut state, first, last, Kind::Wanting));
+                }
                 self.end_or_wait(&mut state, (first, last, Kind::Exclusive), &mut recalling, &mut waiting)?;
             } else {
                 return Ok(self.hold(&mut state, first, last, Kind::Exclusive));
@@ -498,12 +513,14 @@ impl RangeLock {
 
     /// As `exclusive`, for work that is no change: `None` if there are leases on the range ([LY5], [SL2]), or pins.
     pub(crate) fn exclusive_unless_leased(&self, first: u64, last: u64) -> Option<RangeGuard<'_>> {
+        let mut wanting = None; // dropped after the lock of the state
         let mut waiting = Waiting::default();
         let mut state = self.state.lock();
         while !state.is_leased(first, last) && !state.is_pinned(first, last) && !state.is_lent(first, last) {
             if !state.is_busy(first, last, Kind::Exclusive) {
                 return Some(self.hold(&mut state, first, last, Kind::Exclusive));
             }
+            wanting.get_or_insert_with(|| self.hold(&mut state, first, last, Kind::Wanting));
             self.wait(&mut state, &mut waiting);
         }
         None
@@ -538,7 +555,8 @@ impl RangeLock {
         let mut wanting = None; // dropped after the lock of the state
         let mut waiting = Waiting::default();
         let mut state = self.state.lock();
-        while state.is_busy(first, last, kind) {
+        let came = state.next_id;
+        while state.is_busy_since(first, last, kind, came) {
             may_wait()?;
             self.end_or_wait(&mut state, (first, last, kind), &mut wanting, &mut waiting)?;
         }
@@ -668,6 +686,36 @@ mod tests {
         assert!(one.exclusive_if_unchanged().is_none() && other.exclusive_if_unchanged().is_none());
         let (one, other) = (lock.watch(3, 5), lock.watch(5, 9));
         assert!(one.exclusive_if_unchanged().is_some() && other.exclusive_if_unchanged().is_none(), "a second watcher came");
+        assert!(lock.is_idle());
+    }
+
+    #[test]
+    fn readers_that_follow_each_other_do_not_keep_a_writer_waiting() {
+        let lock = RangeLock::default();
+        let waits_for = |waiters| {
+            while lock.state.lock().waiters != waiters {
+                std::thread::yield_now();
+            }
+        };
+        let reads = lock.shared(0, 5).expect("free");
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| drop(lock.exclusive(3, 4).expect("had at last")));
+            waits_for(1);
+            assert!(lock.try_shared(4, 4).is_none() && lock.try_shared(0, 2).is_some(), "who comes later waits behind the writer");
+            drop(reads);
+            writer.join().expect("no panic");
+            drop(lock.try_shared(0, 5).expect("free again"));
+
+            // Who has waited for longer than a writer is not kept out by him.
+            let writes = lock.exclusive(0, 5).expect("free");
+            let reader = scope.spawn(|| lock.shared(3, 3).expect("had at last"));
+            waits_for(1);
+            let next = scope.spawn(|| drop(lock.exclusive(3, 4).expect("had at last")));
+            waits_for(2);
+            drop(writes);
+            drop(reader.join().expect("no panic"));
+            next.join().expect("no panic");
+        });
         assert!(lock.is_idle());
     }
 
