@@ -409,6 +409,7 @@ fn placeholders_change_nothing_else() {
         "data",
         "numbers",
         "together",
+        "cancelled",
         "directories",
         "copies",
     ] {

@@ -216,6 +216,8 @@ pub(crate) fn by_door<T>(
             Way::Ended
         }
         Ok(Err(Error::Errno(Errno::NOMEM))) if kind == Kind::Looks => Way::NoMemory,
+        // The mount waits for space that is about to be free; nothing was changed.
+        Ok(Err(Error::Errno(Errno::NOSPC))) => Way::NoSpace,
         Ok(Err(Error::Errno(number))) => {
             count(call, Way::Door);
             return Some(Err(number));

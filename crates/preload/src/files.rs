@@ -97,9 +97,14 @@ fn allows(access: c_int, transfer: Transfer) -> bool {
     }
 }
 
-/// How a descriptor was opened, if the door may do this by it ([PRL8], [PRL9]).
-fn access(descriptor: c_int, transfer: Transfer) -> Option<c_int> {
+/// How a descriptor was opened, if the door may do this by it ([PRL8], [PRL9]). Where the process may store by itself, what is written with O_SYNC or
+/// O_DIRECT is left to the mount: a store makes no times durable.
+fn access(descriptor: c_int, transfer: Transfer, may_store: bool) -> Option<c_int> {
+    const NOT_STORED: c_int = libc::O_DIRECT | libc::O_SYNC & !libc::O_DSYNC;
     let flags = sys::file_flags(descriptor)?;
+    if may_store && flags & NOT_STORED != 0 {
+        return None;
+    }
     let access = if on(Mutant::AccessNotAsked) { libc::O_RDWR } else { flags & libc::O_ACCMODE };
     let appends = flags & libc::O_APPEND != 0 && transfer == Transfer::Write && !on(Mutant::AppendNotAsked);
     (flags & libc::O_PATH == 0 && !appends && allows(access, transfer)).then_some(access)
@@ -118,7 +123,7 @@ pub(crate) fn of(
     let turn = door.files().turn((descriptor, seen.inode), settings.calls_before, transfer, &mut gone);
     drop(gone);
     let (unless, kept) = turn.ok_or(Way::Pages)?;
-    let access = access(descriptor, transfer).ok_or(Way::Access)?;
+    let access = access(descriptor, transfer, settings.stores).ok_or(Way::Access)?;
     let file = match kept.filter(|(_, kept)| allows(*kept, transfer)) {
         Some((file, _)) => file,
         None => opened(door, settings, descriptor, seen.inode, access).ok_or(Way::UnknownFile)?,
@@ -156,7 +161,7 @@ fn opened_by_path(door: &Door, settings: &Settings, descriptor: c_int, inode: u6
 /// kernel says so when it is held ([PRL7]).
 pub(crate) fn to_be_mapped(door: &Arc<Door>, settings: &Settings, descriptor: c_int, writes: bool) -> Option<Arc<Description>> {
     let seen = described(settings, descriptor)?;
-    let access = access(descriptor, Transfer::Read).filter(|access| !writes || allows(*access, Transfer::Write))?;
+    let access = access(descriptor, Transfer::Read, false).filter(|access| !writes || allows(*access, Transfer::Write))?;
     let (file, path) = opened_by_path(door, settings, descriptor, seen.inode, access)?;
     let is_same = described(settings, descriptor).is_some_and(|now| now.inode == seen.inode);
     is_same.then(|| Description::of_kernels((file, Arc::clone(door)), seen.inode, access, path))

@@ -1367,6 +1367,29 @@ static void directories(void) {
     SAY(renameat(tree, "a/two", tree, "four"));
     SAY(renameat2(tree, "four", tree, "file-003", RENAME_NOREPLACE));
     SAY(renameat2(tree, "four", tree, "file-003", RENAME_EXCHANGE));
+    /* Both names of a call that the kernel makes begin at descriptors. */
+    SAY(mkdirat(tree, "one", 0755) + mkdirat(tree, "two", 0755) + mkdirat(tree, "one/x", 0755));
+    int one = open(in("tree/one"), O_RDONLY | O_DIRECTORY), two = open(in("tree/two"), O_RDONLY | O_DIRECTORY);
+    SAY(renameat2(one, "x", two, "y", RENAME_NOREPLACE | RENAME_EXCHANGE));
+    two = again(two, in("tree/two"));
+    SAY(renameat2(one, "x", two, "y", RENAME_EXCHANGE));
+    SAY(mkdirat(two, "y", 0755));
+    two = again(two, in("tree/two"));
+    SAY(renameat2(one, "x", two, "y", RENAME_EXCHANGE));
+    int nameless = open(in("tree"), O_TMPFILE | O_RDWR, 0600);
+    two = again(two, in("tree/two"));
+    SAY(linkat(nameless, "", two, "named", AT_EMPTY_PATH));
+    two = again(two, in("tree/two"));
+    snprintf(text, sizeof text, "/proc/self/fd/%d", two);
+    SAY(chdir(text));
+    SAY(stat("named", &other));
+    SAY(chdir(directory));
+    two = again(two, in("tree/two"));
+    snprintf(text, sizeof text, "/proc/self/fd/%d/named", two);
+    SAY(remove(text));
+    SAY(unlinkat(one, "x", AT_REMOVEDIR) + unlinkat(two, "y", AT_REMOVEDIR));
+    SAY(unlinkat(tree, "one", AT_REMOVEDIR) + unlinkat(tree, "two", AT_REMOVEDIR));
+    SAY(close(one) + close(two) + close(nameless));
     SAY(renameat(tree, "a", tree, "b"));
     SAY(unlinkat(tree, "b", 0));
     SAY(unlinkat(tree, "b", AT_REMOVEDIR));
@@ -1556,12 +1579,30 @@ static void copies(void) {
     SAY(close(source) + close(target) + close(reads) + close(writes) + close(appends));
 }
 
+static void *writes_for_ever(void *argument) {
+    for (;;) CHECK(pwrite(shared_file, argument, 1, 0) == 1);
+}
+
+/* Threads end in functions of libc alone. */
+static void cancelled(void) {
+    shared_file = made("file", 10);
+    pthread_t threads[3];
+    void *results[3];
+    for (int number = 0; number < 3; number++) CHECK(pthread_create(&threads[number], NULL, writes_for_ever, "x") == 0);
+    for (int round = 0; round < 1000; round++) CHECK(pwrite(shared_file, "y", 1, 5) == 1);
+    for (int number = 0; number < 3; number++) CHECK(pthread_cancel(threads[number]) == 0);
+    for (int number = 0; number < 3; number++) CHECK(pthread_join(threads[number], &results[number]) == 0 && results[number] == PTHREAD_CANCELED);
+    SAY(pwrite(shared_file, "z", 1, 9));
+    SAY(close(shared_file));
+    SAY(sum_of("file"));
+}
+
 int main(int count, char **words) {
     CHECK(count == 3 && realpath(words[2], directory) && chdir(directory) == 0);
     const struct { const char *name; void (*run)(void); } all[] = {
         {"calls", calls}, {"structures", structures}, {"signals", signals}, {"left", left}, {"forks", forks}, {"closes", closes},
         {"ids", ids}, {"roots", roots}, {"data", data}, {"numbers", numbers},
-        {"together", together}, {"directories", directories}, {"copies", copies}, {"files", files}, {"appended", appended}, {"others", others}, {"inherits", inherits}, {"own_calls", own_calls}, {"programs", programs}, {"sandbox", sandbox}, {"once", once}, {"gives_back", gives_back}, {"until_it_fails", until_it_fails},
+        {"together", together}, {"cancelled", cancelled}, {"directories", directories}, {"copies", copies}, {"files", files}, {"appended", appended}, {"others", others}, {"inherits", inherits}, {"own_calls", own_calls}, {"programs", programs}, {"sandbox", sandbox}, {"once", once}, {"gives_back", gives_back}, {"until_it_fails", until_it_fails},
     };
     for (unsigned number = 0; number < sizeof all / sizeof *all; number++)
         if (!strcmp(all[number].name, words[1])) { all[number].run(); printf("done\n"); return 0; }

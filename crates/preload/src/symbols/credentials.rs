@@ -1,6 +1,6 @@
 //! What changes who a process is, or what it sees ([PRL2] of `lib.rs`). The daemon knows the credentials that a connection was made with.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_ulong, c_void};
 
 use libc::{gid_t, size_t, uid_t};
 
@@ -27,4 +27,9 @@ interpose! {
     fn chroot(path: *const c_char) -> c_int, |next| { end(); next() }
     fn unshare(flags: c_int) -> c_int, |next| { end(); next() }
     fn setns(descriptor: c_int, kind: c_int) -> c_int, |next| { end(); next() }
+
+    // The daemon hears of it a moment later, while the program relies on it with its next call.
+    fn mount(source: *const c_char, target: *const c_char, kind: *const c_char, flags: c_ulong, data: *const c_void) -> c_int, |next| { end(); next() }
+    fn umount(target: *const c_char) -> c_int, |next| { end(); next() }
+    fn umount2(target: *const c_char, flags: c_int) -> c_int, |next| { end(); next() }
 }

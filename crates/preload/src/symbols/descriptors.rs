@@ -155,7 +155,13 @@ interpose! {
             | libc::SYS_capset
             | libc::SYS_chroot
             | libc::SYS_unshare
-            | libc::SYS_setns => end(), // of one thread alone
+            | libc::SYS_setns // of one thread alone
+            | libc::SYS_mount
+            | libc::SYS_umount2 => end(),
+            libc::SYS_move_mount => {
+                before_call(number, [first, second, third, fifth], fourth);
+                end();
+            }
             libc::SYS_umask => {
                 // SAFETY: a plain call.
                 return unsafe { super::changes::umask(first as libc::mode_t) }.into();

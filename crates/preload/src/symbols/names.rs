@@ -49,12 +49,22 @@ unsafe fn mkdir_by_door(named: Named, mode: libc::mode_t) -> Option<c_int> {
     unsafe { by_path(Call::MakeDirectory, Kind::Changes, named, |start, path| start.make_directory(path, mode).map(drop)) }.map(returned)
 }
 
+/// As [`leave_to_kernel`], for a call with two paths.
+///
+/// # Safety
+/// As renameat2(2)'s.
+unsafe fn leave_both_to_kernel(call: Call, from: Named, to: Named) {
+    // SAFETY: the caller's path.
+    unsafe { leave_to_kernel(call, from) };
+    descriptions::real(to.0);
+}
+
 /// # Safety
 /// As renameat2(2)'s.
 unsafe fn rename_by_door(from: Named, to: Named, flags: c_uint) -> Option<c_int> {
     if flags & !RENAME_FLAGS != 0 {
-        // SAFETY: the caller's path.
-        unsafe { leave_to_kernel(Call::Rename, from) };
+        // SAFETY: the caller's paths.
+        unsafe { leave_both_to_kernel(Call::Rename, from, to) };
         return None;
     }
     // SAFETY: the caller's paths.
@@ -78,8 +88,8 @@ unsafe fn link_by_door(from: Named, to: Named, flags: c_int) -> Option<c_int> {
         0 => AtFlags::empty(),
         libc::AT_SYMLINK_FOLLOW => AtFlags::SYMLINK_FOLLOW,
         _ => {
-            // SAFETY: the caller's path.
-            unsafe { leave_to_kernel(Call::Link, from) };
+            // SAFETY: the caller's paths.
+            unsafe { leave_both_to_kernel(Call::Link, from, to) };
             return None;
         }
     };

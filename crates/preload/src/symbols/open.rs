@@ -33,6 +33,8 @@ const FLAGS: c_int = libc::O_ACCMODE
     | LARGE_FILE;
 /// Permissions to execute a file.
 const EXECUTE: u32 = 0o111;
+/// Bits by which a program gets other rights.
+const SET_ID: u32 = 0o6000;
 /// Those of the owner to read and to write.
 const OWN: u32 = 0o600;
 /// Largest file that is read by the door when it is opened to be read alone ([PRL10] of `lib.rs`).
@@ -42,9 +44,12 @@ fn is_served(flags: c_int, mode: libc::mode_t) -> bool {
     let truncates_unwritten = flags & libc::O_TRUNC != 0 && flags & libc::O_ACCMODE == libc::O_RDONLY;
     // A call that may make a file can be left to the mount afterwards only if who has made it may open it again.
     let makes_what_is_closed = flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT && mode & (OWN | EXECUTE) != OWN;
+    // To empty a file takes these bits away, which Linux does not do to one that it has just made.
+    let gives_rights = flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT && mode & SET_ID != 0;
     // O_TMPFILE has the bit of O_DIRECTORY.
     let makes_directory = flags & (libc::O_CREAT | libc::O_DIRECTORY) == libc::O_CREAT | libc::O_DIRECTORY;
-    flags & !FLAGS == 0 && !makes_directory && flags & libc::O_ACCMODE != libc::O_ACCMODE && !truncates_unwritten && !makes_what_is_closed
+    let is_odd = makes_directory || truncates_unwritten || makes_what_is_closed || gives_rights;
+    flags & !FLAGS == 0 && flags & libc::O_ACCMODE != libc::O_ACCMODE && !is_odd
 }
 
 /// openat(2) by the door; none if the mount has to do it.
@@ -110,6 +115,7 @@ pub(super) unsafe fn open_by_door(named: Named, flags: c_int, mode: libc::mode_t
             return Err(Way::KernelNeeded);
         }
         if flags & libc::O_TRUNC != 0
+            && !must_be_new
             && let Err(error) = file.set_length(0)
         {
             return Ok(Err(error));
@@ -206,6 +212,7 @@ mod tests {
         {
             assert!(!is_served(flags, 0o600), "{flags:#o}");
         }
-        assert!([0o755, 0o400, 0o200, 0].iter().all(|mode| !is_served(CREATES, *mode)));
+        assert!([0o755, 0o400, 0o200, 0, 0o4600, 0o2644].iter().all(|mode| !is_served(CREATES, *mode)));
+        assert!(is_served(new | libc::O_TRUNC, 0o4755));
     }
 }

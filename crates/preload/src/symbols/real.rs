@@ -68,6 +68,23 @@ fn path(arguments: &Arguments) {
     unsafe { super::open::before_path(arguments[0] as *const c_char) };
 }
 
+/// So may each of several paths: fts_open(3).
+fn paths(arguments: &Arguments) {
+    let mut at = arguments[0] as *const *const c_char;
+    while descriptions::are_there() && !at.is_null() {
+        // SAFETY: the caller's list of paths, which ends with null.
+        let path = unsafe { *at };
+        if path.is_null() {
+            return;
+        }
+        // SAFETY: a path of the caller's; the next one is there, since this was not the last.
+        at = unsafe {
+            super::open::before_path(path);
+            at.add(1)
+        };
+    }
+}
+
 /// A message may carry descriptors.
 fn message(arguments: &Arguments) {
     these::<0b1>(arguments);
@@ -159,6 +176,18 @@ fn controlled(arguments: &Arguments) {
     if arguments[0] as c_int == libc::PR_SET_SECCOMP {
         super::sandboxed();
     }
+}
+
+/// pthread_cancel(3): a thread ends in functions of libc alone, so from the first one on all calls go there.
+fn cancels(_: &Arguments) {
+    descriptions::end();
+    crate::door::end();
+}
+
+/// move_mount(2), by which something is mounted.
+fn mounts(arguments: &Arguments) {
+    these::<0b101>(arguments);
+    crate::door::end();
 }
 
 extern "C" fn unavailable() -> isize {
@@ -297,7 +326,7 @@ before! {
     epoll_ctl: these::<0b100>;
     backtrace_symbols_fd: these::<0b100>;
     __backtrace_symbols_fd: these::<0b100>;
-    move_mount: these::<0b101>;
+    move_mount: mounts;
     // Who watches.
     inotify_add_watch: watches;
     fanotify_mark: marks;
@@ -369,6 +398,30 @@ before! {
     statfs64: path;
     statvfs: path;
     statvfs64: path;
+    chdir: path;
+    remove: path;
+    mknod: path;
+    mkfifo: path;
+    pathconf: path;
+    scandir: path;
+    scandir64: path;
+    ftw: path;
+    ftw64: path;
+    nftw: path;
+    nftw64: path;
+    glob: path;
+    glob64: path;
+    mkstemp: path;
+    mkstemp64: path;
+    mkstemps: path;
+    mkstemps64: path;
+    mkostemp: path;
+    mkostemp64: path;
+    mkostemps: path;
+    mkostemps64: path;
+    mkdtemp: path;
+    fts_open: paths;
+    pthread_cancel: cancels;
     // Faults of lent memory.
     sigaction: handles;
     __sigaction: handles;
