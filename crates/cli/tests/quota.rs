@@ -58,6 +58,19 @@ fn user_meets_limits(options: &str) {
         assert_eq!(errors_of_user("rm $0/long", &mountpoint), "");
         assert_eq!(used(&mountpoint), [0; 3], "{size}");
     }
+    // What another thread of the daemon finishes: the end of the file is in a page that the kernel has to drop first.
+    for (what, script) in [
+        ("fallocate", "printf abc > $0/parked; fallocate --length 8M $0/parked"),
+        (
+            "a write behind the end",
+            "dd if=/dev/zero of=$0/most bs=512k count=7 status=none; printf abc > $0/parked; dd if=/dev/zero of=$0/parked bs=1M seek=1 count=1 conv=notrunc status=none",
+        ),
+    ] {
+        let errors = errors_of_user(script, &mountpoint);
+        let [memory, block, _] = used(&mountpoint);
+        assert!(errors.contains("quota exceeded") && memory <= 2 << 20 && block <= 4 << 20, "{what}: {errors}, {memory}, {block}");
+        assert_eq!(errors_of_user("rm -f $0/parked $0/most", &mountpoint), "");
+    }
     assert_eq!(errors_of_user("mkdir $0/d && cp /etc/passwd $0/d", &mountpoint), "");
     let before = used(&mountpoint);
     // Root has no limits, and gives a file away only within those of who gets it.

@@ -260,6 +260,9 @@ fn limits_are_durable_hidden_and_end_with_the_last_one() {
         assert!(matches!(fs.set_quota(&set), Err(Error::InvalidArgument(_))));
     }
     assert!(!fs.superblock().has_quota(), "what is refused gives no feature");
+    set_limits(&fs, QuotaKind::User, 1, [NONE; 3]);
+    fs.set_project_of_tree(InodeNumber::ROOT, 0, &mut || true).expect("set");
+    assert!(!fs.superblock().has_quota(), "nor does what sets nothing");
     // More than one chunk.
     for id in 0..600 {
         set_limits(&fs, QuotaKind::User, id * 3, [limit(1, 2), NONE, limit(0, u64::MAX)]);
@@ -286,6 +289,27 @@ fn limits_are_durable_hidden_and_end_with_the_last_one() {
     set_limits(&fs, QuotaKind::User, 0, [NONE, NONE, limit(0, 1)]);
     assert!(is_exceeded(&bound(&fs, NOBODY, || make(&fs, InodeNumber::ROOT, "g", 0, FILE))), "counted anew when limits came again");
     fs.set_home(file, Home::Block).expect("set");
+    compare(&device, &fs).expect("counted anew");
+    fs.unmount().expect("unmounts");
+    check_device(&device, false).expect("nothing is found");
+}
+
+/// Who maps a file may be another user; what is moved for him, and space that would be of use and is not needed, are not refused.
+#[test]
+fn a_file_at_its_limit_is_mapped() {
+    let setting = Setting::small(PersistenceDomain::Gpf, 64 << 10).with_memory_homes();
+    let device = setting.format();
+    let fs = std::sync::Arc::new(mount(&device, &setting.mount).expect("mounts"));
+    let file = make(&fs, InodeNumber::ROOT, "f", 7, FILE).expect("made");
+    fs.write(file, 0, &fill(1, 3 << 15), WriteOptions::default()).expect("written");
+    fs.set_home(file, Home::Memory).expect("set");
+    fs.write(file, 100, &fill(2, 300), WriteOptions::default()).expect("a log over the block");
+    fs.write(file, (3 << 15) + 10, &fill(3, 300), WriteOptions::default()).expect("a log in the last block");
+    set_limits(&fs, QuotaKind::User, 7, [limit(0, 1), limit(0, 1), NONE]);
+    let mapping = bound(&fs, NOBODY, || fs.map(file, 0, (3 << 15) + 310, true));
+    drop(mapping.expect("mapped"));
+    let lost = bound(&fs, NOBODY, || fs.write(file, MIB, &fill(2, 300), WriteOptions::default()));
+    assert!(is_exceeded(&lost), "what grows is refused");
     compare(&device, &fs).expect("counted anew");
     fs.unmount().expect("unmounts");
     check_device(&device, false).expect("nothing is found");

@@ -67,10 +67,38 @@ fn projects(setting: &Setting) -> Result<(), String> {
     }
 }
 
+/// What is moved out of a tree while it gets a project does not get it, and neither does what is made under the number of a removed file.
+fn projects_of_changing_trees(setting: &Setting) -> Result<(), String> {
+    let fs = mount(&setting.format(), &setting.mount)?;
+    let tree = make(&fs, InodeNumber::ROOT, b"tree", TREE)?;
+    let moved = make(&fs, tree, b"moved", FILE)?;
+    let inside = make(&fs, tree, b"inside", TREE)?;
+    let removed = make(&fs, tree, b"removed", FILE)?;
+    let mut others = Vec::new();
+    let mut change = || {
+        if others.is_empty() {
+            fs.rename(tree, b"moved", InodeNumber::ROOT, b"moved", RenameMode::Replace).expect("moved");
+            fs.unlink(tree, b"removed").expect("removed");
+            while others.last() != Some(&removed) && others.len() < 10_000 {
+                others.push(make(&fs, InodeNumber::ROOT, format!("other{}", others.len()).as_bytes(), FILE).expect("made"));
+            }
+        }
+        true
+    };
+    let names = fs.set_project_of_tree(tree, 5, &mut change).map_err(|error| error.to_string())?;
+    if others.last() != Some(&removed) {
+        return Err("the number of a removed file is not given again: the test shows nothing".into());
+    }
+    let project = |inode| fs.project(inode).map_err(|error| error.to_string());
+    let found = (names, project(inside)?, project(moved)?, project(removed)?);
+    if found == (2, (5, true), (0, false), (0, false)) { Ok(()) } else { Err(format!("names and projects: {found:?}")) }
+}
+
 #[test]
 fn without_a_bug_nothing_is_found() {
     sound(&settings(), counts);
     sound(&settings(), projects);
+    sound(&settings(), projects_of_changing_trees);
     sound(&settings()[..1], full_rings);
 }
 
@@ -81,6 +109,7 @@ fn every_bug_is_found() {
             caught(bug, setting, counts);
         }
         caught(Mutant::ProjectsMixed, setting, projects);
+        caught(Mutant::ProjectOfStaleName, setting, projects_of_changing_trees);
     }
     caught(Mutant::RefusedStaysCounted, &settings()[0], full_rings);
 }

@@ -73,7 +73,7 @@ impl FileSystem {
         if let Err(error) = self.compact_behind() {
             tracing::error!(%error, "compaction of metadata");
         }
-        if let Err(error) = self.store_grace_periods() {
+        if let Err(error) = self.store_grace_periods(false) {
             tracing::warn!(%error, "grace periods of quota");
         }
         if let Err(error) = self.move_homes_behind() {

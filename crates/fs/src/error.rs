@@ -301,6 +301,13 @@ pub enum Error {
     Label,
 }
 
+impl Error {
+    /// Whether there is no space: on the device, or below a limit. Who only wanted more than he needs goes on without.
+    pub(crate) fn is_for_want_of_space(&self) -> bool {
+        matches!(self, Self::NoSpace { .. } | Self::QuotaExceeded { .. })
+    }
+}
+
 /// Result of a file-system operation.
 pub type Result<T> = std::result::Result<T, Error>;
 

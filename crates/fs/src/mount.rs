@@ -297,7 +297,10 @@ impl FileSystem {
             self.remove_orphan(number)?;
         }
         self.close_all_open_pages()?;
-        self.store_grace_periods()?;
+        if let Err(error) = self.store_grace_periods(true) {
+            self.volume.health.check_writable()?;
+            tracing::warn!(%error, "when soft limits of quota were passed is not stored: their grace periods begin again");
+        }
         self.volume.checkpoint()?;
         if self.volume.held_back.is_any() && !on(Mutant::CleanWhileHeldBack) {
             self.volume.health.close(); // [HB4]

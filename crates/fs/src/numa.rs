@@ -34,7 +34,7 @@ const BELIEVED_MS: u64 = 1000;
 
 /// For whom the calling thread works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Caller {
+pub(crate) enum Caller {
     /// Nobody who asked.
     Nobody,
     /// A thread of a program, by its number; 0 if that is unknown.
@@ -56,6 +56,17 @@ impl Drop for Scope {
     fn drop(&mut self) {
         CALLER.set(self.0);
     }
+}
+
+/// The caller that this thread works for.
+pub(crate) fn current() -> Caller {
+    CALLER.get()
+}
+
+/// Runs an operation for a caller that another thread had.
+pub(crate) fn on_behalf_of<T>(caller: Caller, operation: impl FnOnce() -> T) -> T {
+    let _scope = Scope(CALLER.replace(caller));
+    operation()
 }
 
 /// Processes on their home nodes, and what was written where.
@@ -153,17 +164,13 @@ impl Numa {
         if !self.is_on() {
             return operation();
         }
-        let _scope = Scope(CALLER.replace(Caller::Thread(thread)));
-        operation()
+        on_behalf_of(Caller::Thread(thread), operation)
     }
 
     /// Takes space on the node of what it replaces, for work that moves data.
     pub(crate) fn near<T>(&self, address: Option<LineAddress>, take: impl FnOnce() -> T) -> T {
         match address {
-            Some(address) if self.is_on() => {
-                let _scope = Scope(CALLER.replace(Caller::Node(self.of_line(address))));
-                take()
-            }
+            Some(address) if self.is_on() => on_behalf_of(Caller::Node(self.of_line(address)), take),
             _ => take(),
         }
     }

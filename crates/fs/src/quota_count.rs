@@ -2,8 +2,8 @@
 //!
 //! [QC1] Usage is not stored: a mount with limits counts it from the metadata, before anything changes, and so does the first limit of a mount,
 //!       while commits wait ([QT3] of `quota/`). So it is right whatever happened before, and a crash needs no recovery of its own.
-//! [QC2] An inode whose own lines are damaged is not counted: nobody knows whose it is. Of other damaged ones everything is counted that can be
-//!       found (`survey.rs`).
+//! [QC2] An inode whose own lines are damaged, or cannot be read, is not counted: nobody knows whose it is. Of other damaged ones everything is counted
+//!       that can be found (`survey.rs`).
 
 use tandemfs_device::Structure;
 use tandemfs_format::inode::{INODE_LINES, Inode};
@@ -41,8 +41,17 @@ fn count_inodes(volume: &Volume, Run { first, address, count }: Run) -> Result<V
     let mut found: Vec<(Ids, Change)> = Vec::new();
     // Slot 0 is no inode.
     for index in u64::from(first == 0)..count {
-        let Some((ids, usage)) = usage_at(volume, InodeNumber::new(first + index), address.nth(index * INODE_LINES))? else {
-            continue;
+        let number = InodeNumber::new(first + index);
+        let (ids, usage) = match usage_at(volume, number, address.nth(index * INODE_LINES)) {
+            Ok(Some(found)) => found,
+            Ok(None) => continue,
+            Err(error) => {
+                if volume.health.first_cause().is_some() {
+                    return Err(error);
+                }
+                tracing::warn!(inode = number.get(), %error, "what an inode uses cannot be counted for quota"); // [QC2]
+                continue;
+            }
         };
         // Most inodes beside each other have one owner.
         match found.last_mut() {

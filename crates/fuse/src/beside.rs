@@ -230,14 +230,22 @@ struct Changing {
     file: InodeNumber,
     /// Registered until its pages are dropped.
     write: Option<DirectWrite>,
-    /// The kernel is to be told that the file has bytes up to here ([BS7]).
-    grows_to: Option<u64>,
+    /// The size before, of a file that the kernel has read: it is to be told if the file has grown then, by this change or by one beside it ([BS7]).
+    size_before: Option<u64>,
+}
+
+impl Changing {
+    /// The size that the kernel is to be told.
+    fn grows_to(&self) -> Option<u64> {
+        let before = self.size_before?;
+        self.door.fs.size(self.file).ok().filter(|size| *size > before)
+    }
 }
 
 impl Change for Changing {
     fn ends_at_once(&mut self) -> bool {
         let is_settled = self.door.beside.as_ref().is_none_or(|noted| noted.is_settled(self.file));
-        let ends = is_settled && self.grows_to.is_none();
+        let ends = is_settled && self.grows_to().is_none();
         if ends {
             self.write = None;
         }
@@ -256,7 +264,7 @@ impl Drop for Changing {
         }
         if self.write.is_some() {
             self.door.drop_noted_pages(self.file);
-            if let Some(end) = self.grows_to {
+            if let Some(end) = self.grows_to() {
                 self.door.tell_size(self.file, end);
             }
         }
@@ -275,7 +283,7 @@ impl Caches for Door {
     fn change(self: Arc<Self>, file: InodeNumber, bytes: Range<u64>) -> Result<Box<dyn Change>> {
         self.settle(file)?;
         let has_been_read = self.beside.as_ref().is_some_and(|noted| noted.has_been_read(file));
-        let grows_to = if has_been_read && bytes.end > self.fs.size(file)? { Some(bytes.end) } else { None };
+        let size_before = if has_been_read { Some(self.fs.size(file)?) } else { None };
         let write = match self.page_cache.try_begin_direct(file, bytes.clone()) {
             Some(write) => write,
             None => {
@@ -286,7 +294,7 @@ impl Caches for Door {
         if let Some(noted) = &self.beside {
             noted.change_begins(file, &|file| self.fs.is_held(file)); // [BS5]
         }
-        Ok(Box::new(Changing { door: self, file, write: Some(write), grows_to }))
+        Ok(Box::new(Changing { door: self, file, write: Some(write), size_before }))
     }
 
     fn appends_by_stores(&self, file: InodeNumber) -> Result<()> {

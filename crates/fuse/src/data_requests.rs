@@ -20,7 +20,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{Attributes, Error, Kept, ReadOptions, Result, SetAttributes, WriteOptions};
+use tandemfs_fs::{Attributes, Error, Kept, OnBehalf, ReadOptions, Result, SetAttributes, WriteOptions};
 use tandemfs_vfs::keeps_set_group_id_for_its_group;
 use tandemfs_wire::{self as wire, ParkedReply, Reply, Request};
 
@@ -135,10 +135,10 @@ impl Door {
         match self.park_for(self.tail_before(&write, held.as_ref()), reply) {
             Err(reply) => self.write_now(write, held, data, reply),
             Ok((tail, parked)) => {
-                let (door, data) = (Arc::clone(self), data.to_vec());
+                let (door, caller, data) = (Arc::clone(self), OnBehalf::current(), data.to_vec());
                 self.pages.push(move || {
                     door.kernel.drop_pages(inode(node), tail); // [DR4]
-                    parked.finish(|reply| door.write_now(write, held, &data, reply));
+                    caller.run(|| parked.finish(|reply| door.write_now(write, held, &data, reply)));
                 });
             }
         }
@@ -297,10 +297,10 @@ impl Door {
         match self.park_for(pages, reply) {
             Err(reply) => go_on(self, reply),
             Ok((pages, parked)) => {
-                let door = Arc::clone(self);
+                let (door, caller) = (Arc::clone(self), OnBehalf::current());
                 self.pages.push(move || {
                     door.kernel.drop_pages(file, pages);
-                    parked.finish(|reply| go_on(&door, reply));
+                    caller.run(|| parked.finish(|reply| go_on(&door, reply)));
                 });
             }
         }

@@ -42,12 +42,12 @@ fn get(fs: &FileSystem, kind: QuotaKind, id: u32) -> Result<Value, Error> {
 }
 
 fn set(fs: &FileSystem, kind: QuotaKind, id: u32, given: &[[Option<u64>; 2]; 3]) -> Result<Value, Error> {
-    let before = fs.quota_limits(kind, id)?;
-    let mut limits = before;
-    for (limit, [soft, hard]) in limits.iter_mut().zip(given) {
-        *limit = Limit { soft: soft.unwrap_or(limit.soft), hard: hard.unwrap_or(limit.hard) };
-    }
-    fs.set_quota(&QuotaSet { kind, limits: Some((id, limits)), grace_seconds: None })?;
+    let limits = fs.change_limits(kind, id, |mut limits| {
+        for (limit, [soft, hard]) in limits.iter_mut().zip(given) {
+            *limit = Limit { soft: soft.unwrap_or(limit.soft), hard: hard.unwrap_or(limit.hard) };
+        }
+        limits
+    })?;
     let [memory, block, inodes] = limits.map(|limit| json!({ "soft": limit.soft, "hard": limit.hard }));
     Ok(json!({ "kind": kind.name(), "id": id, "memory": memory, "block": block, "inodes": inodes }))
 }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{Error, Result};
+use tandemfs_fs::{Error, OnBehalf, Result};
 use tandemfs_wire::Reply;
 
 use crate::door::Door;
@@ -80,9 +80,9 @@ impl Door {
         match reply.try_park() {
             Err(reply) => finish(self, first, reply),
             Ok(parked) => {
-                let (door, again) = (Arc::clone(self), again());
+                let (door, caller, again) = (Arc::clone(self), OnBehalf::current(), again());
                 self.space.push(move || {
-                    let result = door.try_while_space_returns(again);
+                    let result = caller.run(|| door.try_while_space_returns(again));
                     parked.finish(|reply| finish(&door, result, reply));
                 });
             }

@@ -56,7 +56,7 @@ impl FileSystem {
     pub(super) fn lengthen_last_block(&self, file: &InCoreInode, block: u64) -> Result<()> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         match self.reserve(file, block * block_bytes, (block + 1) * block_bytes) {
-            Err(Error::NoSpace { .. }) => Ok(()),
+            Err(error) if error.is_for_want_of_space() => Ok(()),
             other => other,
         }
     }

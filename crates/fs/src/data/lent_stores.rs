@@ -50,6 +50,7 @@ use crate::index::block::{Base, DataRun};
 use crate::inodes::InCoreInode;
 use crate::inodes::range_lock::RangeGuard;
 use crate::mutant::{Mutant, on};
+use crate::quota::unbound;
 use crate::space::Zone;
 use crate::store_lease::{Borrower, StoreAccess, StoreLease};
 use crate::types::LentExtent;
@@ -239,9 +240,9 @@ impl FileSystem {
         }
     }
 
-    /// Ends a lease of a file for who has claimed that.
+    /// Ends a lease of a file for who has claimed that, without his limits ([QT4] of `quota/`): he may be anybody.
     fn end_claimed(&self, file: &InCoreInode, lease: &Arc<StoreLease>) -> Result<()> {
-        self.settle_lease(file, lease)?;
+        unbound(|| self.settle_lease(file, lease))?;
         file.ranges.give_up(lease);
         self.store_leases.remove(lease);
         lease.borrower.leave();

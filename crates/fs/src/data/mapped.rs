@@ -49,6 +49,7 @@ use crate::index::tree::{self, Found};
 use crate::inodes::InCoreInode;
 use crate::inodes::range_lock::{Pinning, RangeGuard};
 use crate::mutant::{Mutant, on};
+use crate::quota::unbound;
 use crate::space::Zone;
 use crate::statistics::add;
 use crate::types::Home;
@@ -475,7 +476,7 @@ impl FileSystem {
         }
     }
 
-    /// Moves what lies in the block zone, as a move to the home of the file does.
+    /// Moves what lies in the block zone, as a move to the home of the file does, without the caller's limits ([QT4] of `quota/`).
     fn bring_home(&self, file: &InCoreInode, blocks: &Range<u64>) -> Result<()> {
         if self.view(file)?.zone != Zone::Memory || !self.volume.geometry.has_block_zone() {
             return Ok(());
@@ -485,10 +486,11 @@ impl FileSystem {
         while let Some(at) = from.filter(|at| *at < blocks.end) {
             let elsewhere = self.blocks_elsewhere(file, Some(Home::Memory), at)?;
             let inside: Vec<u64> = elsewhere.blocks.into_iter().filter(|block| blocks.contains(block)).collect();
-            self.move_piece(file, &inside, &mut |block| match self.move_block_home(file, block)? {
+            let mut move_home = |block| match self.move_block_home(file, block)? {
                 Moved::Bytes | Moved::AtHome => Ok(()),
                 Moved::InUse => Err(Error::Mapped),
-            })?;
+            };
+            unbound(|| self.move_piece(file, &inside, &mut move_home))?;
             from = elsewhere.next;
         }
         Ok(())
@@ -528,7 +530,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Makes pages of blocks that have data logs. Those of mapped blocks stay where they are ([MW6] of `mapped_write.rs`).
+    /// Makes pages of blocks that have data logs, without the caller's limits ([QT4] of `quota/`). Those of mapped blocks stay where they are
+    /// ([MW6] of `mapped_write.rs`).
     pub(super) fn fold_logs(&self, file: &InCoreInode, view: &FileView, blocks: &Range<u64>) -> Result<()> {
         self.each_block(file, view, blocks, &mut |number, block| {
             if let Some(byte) = block.first_lost(0..block.base.data_bytes(), |_| None) {
@@ -542,7 +545,8 @@ impl FileSystem {
                 }
                 // Write-back alone would leave small logs over no pages to the block zone.
                 let is_short = block.base.sectors() < sectors;
-                self.rewrite_locked(file, number, if is_short { Rewrite::Lengthen(sectors) } else { Rewrite::WriteBack })?;
+                let rewrite = if is_short { Rewrite::Lengthen(sectors) } else { Rewrite::WriteBack };
+                unbound(|| self.rewrite_locked(file, number, rewrite))?;
             }
             Ok(())
         })
@@ -654,7 +658,7 @@ impl FileSystem {
         let is_mapped = !file.ranges.pins(blocks.end - 1, blocks.end - 1).is_empty(); // then its pages stay
         if end > view.size && !is_mapped {
             match self.reserve(file, start, end) {
-                Err(Error::NoSpace { .. }) => {}
+                Err(error) if error.is_for_want_of_space() => {}
                 other => return other,
             }
         }

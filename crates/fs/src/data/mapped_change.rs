@@ -388,7 +388,7 @@ impl FileSystem {
             let blocks = at / block_bytes..to.div_ceil(block_bytes);
             let to_close: Vec<u64> = if pinning == Pinning::Loads { blocks.collect() } else { Vec::new() };
             match self.write_pieces_home(file, at, &vec![0; (to - at) as usize], WriteOptions::default(), &to_close) {
-                Err(Error::NoSpace { .. }) => self.zero_in_place(file, at..to, pinning)?,
+                Err(error) if error.is_for_want_of_space() => self.zero_in_place(file, at..to, pinning)?,
                 other => other?,
             }
             at = to;

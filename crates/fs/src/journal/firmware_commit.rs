@@ -88,6 +88,7 @@ impl<V: Host> Tx<'_, V> {
             let bound = engine.txid_bound.load(SeqCst);
             let taken = journal.last_txid.fetch_update(SeqCst, SeqCst, |last| (last < bound).then_some(last + 1));
             let Ok(last) = taken else {
+                drop(charged); // under the gate, as in `ring_commit.rs`
                 drop(gate);
                 journal.raise_txid_bound(line_store, engine)?;
                 continue;
@@ -96,6 +97,7 @@ impl<V: Host> Tx<'_, V> {
                 return Ok(last + 1); // the drive refuses an empty commit
             }
             let Some(number) = engine.take_number() else {
+                drop(charged);
                 drop(gate);
                 journal.begin_numbers_again(line_store, engine)?;
                 continue;

@@ -31,6 +31,7 @@ impl<V: Host> Tx<'_, V> {
             };
             let Some(reservation) = ring.reserve(self.addresses.len()) else {
                 drop(ring);
+                drop(charged); // under the gate: counting may end and begin without it
                 drop(gate);
                 journal.checkpoint(line_store)?;
                 continue;

@@ -5,6 +5,10 @@
 //!       and no name leads to space that the limits of the tree do not count.
 //! [PJ3] A tree gets a project from the top down: a directory first, then what is in it. What is made meanwhile is made in a directory that
 //!       passes the project on already, or is found in it later.
+//! [PJ4] An inode is only given the project while the name by which it was found stands for it, in a directory that has the project: what was
+//!       moved out meanwhile, and an inode that was made under the number of a removed one, are not of the tree.
+
+use std::sync::Arc;
 
 use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::InodeNumber;
@@ -12,12 +16,18 @@ use tandemfs_format::inode::{Inode, flags};
 
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
-use crate::inodes::{InCoreInode, State};
+use crate::inodes::{InCoreInode, Locked, State};
 use crate::mutant::{Mutant, on};
 use crate::quota::{Ids, unbound};
 use crate::types::DirectoryEntry;
 use crate::volume::{Tx, now};
 use crate::wait::may_wait;
+
+/// Names that are read from a directory before their inodes are changed.
+const NAMES_AT_ONCE: usize = 256;
+
+/// A name of a directory and what it stands for.
+type Named = (Vec<u8>, InodeNumber);
 
 /// Gives a new inode the project of its directory ([PJ1]).
 pub(super) fn inherit_project(inode: &mut Inode, directory: &Inode) {
@@ -50,38 +60,57 @@ impl FileSystem {
     }
 
     /// Makes an inode, and if it is a directory everything below it, part of a project; 0 is no project. What is made there later inherits it.
-    /// `goes_on` is called for each inode; false ends the work, and what is done stays. Returns how many inodes have the project now.
+    /// `goes_on` is called for each name; false ends the work, and what is done stays. Returns how many names lead to inodes of the project now.
     ///
     /// # Errors
     /// `ReadOnly`, `Stopped`, `NoSpace`; damage of metadata: what was done before stays.
     pub fn set_project_of_tree(&self, number: InodeNumber, project: u32, goes_on: &mut dyn FnMut() -> bool) -> Result<u64> {
         may_wait()?;
         self.volume.health.check_writable()?;
-        self.gain_quota()?;
-        let (mut left, mut done) = (vec![number], 0);
-        while let Some(number) = left.pop() {
-            if !goes_on() {
-                break;
-            }
-            let is_directory = match self.with_room(|| unbound(|| self.set_project(number, project))) {
-                Err(Error::Stale(_)) => continue, // removed meanwhile
-                other => other?,
-            };
-            done += 1;
-            if is_directory {
-                let mut take = |entry: &DirectoryEntry<'_>| {
-                    if !matches!(entry.name, b"." | b"..") {
-                        left.push(entry.inode);
+        if project > 0 {
+            self.gain_quota()?;
+        }
+        let is_directory = self.with_room(|| unbound(|| self.set_project(number, project)))?;
+        let (mut left, mut done) = (vec![number], 1);
+        while let Some(directory) = left.pop().filter(|_| is_directory) {
+            let mut cookie = 0;
+            loop {
+                let (piece, next) = self.some_names(directory, cookie)?;
+                if piece.is_empty() {
+                    break;
+                }
+                cookie = next;
+                for (name, number) in piece {
+                    if !goes_on() {
+                        return Ok(done);
                     }
-                    true
-                };
-                match self.read_directory(number, 0, &mut take) {
-                    Err(Error::Stale(_) | Error::NotDirectory) => {}
-                    other => other?,
+                    let set = self.with_room(|| unbound(|| self.set_project_of_entry((directory, &name), number, project)))?;
+                    done += u64::from(set.is_some());
+                    left.extend(set.filter(|is_directory| *is_directory).map(|_| number));
                 }
             }
         }
         Ok(done)
+    }
+
+    /// Some names of a directory with their inodes, and the cookie of the last one; none at its end, and of a directory that was removed.
+    fn some_names(&self, directory: InodeNumber, cookie: u64) -> Result<(Vec<Named>, u64)> {
+        let (mut names, mut last) = (Vec::new(), cookie);
+        let mut take = |entry: &DirectoryEntry<'_>| {
+            let is_taken = names.len() < NAMES_AT_ONCE;
+            if is_taken {
+                last = entry.cookie;
+                if !matches!(entry.name, b"." | b"..") {
+                    names.push((entry.name.to_vec(), entry.inode));
+                }
+            }
+            is_taken
+        };
+        match self.read_directory(directory, cookie, &mut take) {
+            Err(Error::Stale(_) | Error::NotDirectory) => {}
+            other => other?,
+        }
+        Ok((names, last))
     }
 
     /// Sets the project of one inode; true for a directory.
@@ -89,8 +118,39 @@ impl FileSystem {
         let _owners = self.volume.quota.owners.read()?; // [QT6] of `quota/`
         let file = self.inode(number)?;
         let mut state = file.state.write()?;
+        self.set_project_of_locked(&file, &mut state, project)
+    }
+
+    /// Sets the project of what a name of a directory stands for ([PJ4]); `None` if name or directory do not belong there any more.
+    fn set_project_of_entry(&self, (directory, name): (InodeNumber, &[u8]), number: InodeNumber, project: u32) -> Result<Option<bool>> {
+        let _owners = self.volume.quota.owners.read()?; // [QT6] of `quota/`
+        let (Some(parent), Some(file)) = (self.unless_stale(directory)?, self.unless_stale(number)?) else { return Ok(None) };
+        let mut locked = Locked::new(vec![&parent, &file])?;
+        let above = locked.get(directory);
+        let is_of_tree =
+            !above.removed && above.inode.project == project && (above.inode.flags & flags::PROJECT_INHERIT != 0) == (project > 0);
+        if !is_of_tree && !on(Mutant::ProjectOfStaleName) {
+            return Ok(None);
+        }
+        let owner = above.owner(directory);
+        let found = self.index(directory, locked.get_mut(directory))?.find(&self.volume, owner, name)?;
+        let is_there = found.is_some_and(|found| found.dentry.inode == number) || on(Mutant::ProjectOfStaleName);
+        if !is_there || locked.get(number).removed {
+            return Ok(None);
+        }
+        self.set_project_of_locked(&file, locked.get_mut(number), project).map(Some)
+    }
+
+    fn unless_stale(&self, number: InodeNumber) -> Result<Option<Arc<InCoreInode>>> {
+        match self.inode(number) {
+            Err(Error::Stale(_)) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    fn set_project_of_locked(&self, file: &InCoreInode, state: &mut State, project: u32) -> Result<bool> {
         if state.removed {
-            return Err(Error::Stale(number));
+            return Err(Error::Stale(file.number));
         }
         let is_directory = state.inode.is_directory();
         let mut new = state.inode.clone();
@@ -102,8 +162,8 @@ impl FileSystem {
         if (new.project, new.flags) != (state.inode.project, state.inode.flags) {
             new.ctime = now();
             let mut tx = Tx::new(&self.volume);
-            self.note_new_ids(&mut tx, &file, &state, &new)?;
-            file.commit(tx, &mut state, new, Fenced::nothing_stored(), Flushed::nothing_written())?;
+            self.note_new_ids(&mut tx, file, state, &new)?;
+            file.commit(tx, state, new, Fenced::nothing_stored(), Flushed::nothing_written())?;
         }
         Ok(is_directory)
     }

@@ -21,21 +21,42 @@ use crate::inodes::State;
 use crate::inodes::attribute_set::{AttributeSet, Change, value_bytes};
 use crate::mutant::{Mutant, on};
 use crate::quota::{Ids, QuotaEntry, QuotaSet, Table, bound_to, seconds_now, unbound};
+use crate::sync::MutexGuard;
 use crate::wait::may_wait;
 
 /// Stored chunks of limits.
 type Chunks = Vec<(ChunkName, QuotaChunk)>;
 
 impl FileSystem {
-    /// Sets limits of an id, or a grace period. With the first limit of a file system it gains the feature *quota* ([QL1]), and usage is
-    /// counted; commits wait until that is done. Usage may be above a new limit: then it cannot grow.
+    /// Sets limits of an id, or a grace period. With the first one of a file system it gains the feature *quota* ([QL1]); with the first limit usage
+    /// is counted, and commits wait until that is done. Usage may be above a new limit: then it cannot grow.
     ///
     /// # Errors
     /// `InvalidArgument` for a soft limit above the hard one, project 0, and more than 32,768 ids of one kind; `NoSpace`, `ReadOnly`, `Stopped`,
     /// `Damaged`.
     pub fn set_quota(&self, set: &QuotaSet) -> Result<()> {
+        let _one = self.begin_setting()?;
+        self.set_quota_alone(set)
+    }
+
+    /// Changes limits of an id, from those that it has. Returns the new ones.
+    ///
+    /// # Errors
+    /// As [`FileSystem::set_quota`].
+    pub fn change_limits(&self, kind: QuotaKind, id: u32, change: impl FnOnce([Limit; 3]) -> [Limit; 3]) -> Result<[Limit; 3]> {
+        let _one = self.begin_setting()?;
+        let limits = change(self.quota_limits(kind, id));
+        self.set_quota_alone(&QuotaSet { kind, limits: Some((id, limits)), grace_seconds: None })?;
+        Ok(limits)
+    }
+
+    fn begin_setting(&self) -> Result<MutexGuard<'_, ()>> {
         may_wait()?;
         self.volume.health.check_writable()?;
+        self.volume.quota.setting.lock()
+    }
+
+    fn set_quota_alone(&self, set: &QuotaSet) -> Result<()> {
         if let Some((id, limits)) = set.limits {
             if !limits.iter().all(|limit| limit.is_possible()) {
                 return Err(Error::InvalidArgument("a soft limit is not above the hard limit"));
@@ -44,19 +65,23 @@ impl FileSystem {
                 return Err(Error::InvalidArgument("project 0 is no project, and has no limits"));
             }
         }
-        let _one = self.volume.quota.setting.lock()?;
+        if set.has_nothing() && !self.superblock().has_quota() {
+            return Ok(());
+        }
         self.gain_quota()?;
         let stored = self.stored_chunks()?;
         if !self.volume.quota.is_counting() {
             self.begin_counting(&stored)?;
         }
-        unbound(|| self.store_chunks(&[set.kind], set))?; // [QL2]
-        self.volume.quota.with_table(|table| table.set(set, seconds_now()));
+        let stored = unbound(|| self.store_chunks(&[set.kind], set)); // [QL2]
+        if stored.is_ok() {
+            self.volume.quota.with_table(|table| table.set(set, seconds_now()));
+        }
         if self.volume.quota.with_table(|table| !table.has_any_limits()) {
             let _gate = self.volume.journal.hold_commits()?; // [QT3] of `quota/`
             self.volume.quota.end();
         }
-        Ok(())
+        stored
     }
 
     /// What every user, group and project uses, and their limits, by kind and id. Without limits it is counted for this call, and commits wait
@@ -105,14 +130,9 @@ impl FileSystem {
     }
 
     /// The limits of an id: bytes of the memory zone, bytes of the block zone, inodes.
-    ///
-    /// # Errors
-    /// As [`FileSystem::quota_entries`].
-    pub fn quota_limits(&self, kind: QuotaKind, id: u32) -> Result<[Limit; 3]> {
-        if self.volume.quota.is_counting() {
-            return Ok(self.volume.quota.with_table(|table| table.limits(kind, id)));
-        }
-        Ok([Limit::default(); 3])
+    fn quota_limits(&self, kind: QuotaKind, id: u32) -> [Limit; 3] {
+        // Without counting there are none.
+        if self.volume.quota.is_counting() { self.volume.quota.with_table(|table| table.limits(kind, id)) } else { [Limit::default(); 3] }
     }
 
     /// Whether limits concern an inode, so that a write into a cache of the kernel's might be refused later.
@@ -163,18 +183,22 @@ impl FileSystem {
         volume.journal.update_superblock(&volume.line_store, Fenced::nothing_stored(), gain)
     }
 
-    /// Stores when grace periods began, if that changed ([QL3]).
-    pub(crate) fn store_grace_periods(&self) -> Result<()> {
-        let quota = &self.volume.quota;
-        if !quota.is_counting() || !quota.with_table(Table::take_stale) {
+    /// Stores when grace periods began, if that changed ([QL3]). After a failure it is tried again once a minute, or if it `must` be now.
+    pub(crate) fn store_grace_periods(&self, must: bool) -> Result<()> {
+        let (quota, now) = (&self.volume.quota, seconds_now());
+        if !quota.is_counting() {
+            return Ok(());
+        }
+        let kinds = quota.with_table(|table| table.take_stale(if must { u64::MAX } else { now }));
+        if kinds.is_empty() {
             return Ok(());
         }
         let stored = (|| {
             let _one = quota.setting.lock()?;
             let nothing = QuotaSet { kind: QuotaKind::User, limits: None, grace_seconds: None };
-            unbound(|| self.store_chunks(&QuotaKind::ALL, &nothing))
+            unbound(|| self.store_chunks(&kinds, &nothing))
         })();
-        stored.inspect_err(|_| quota.with_table(Table::stays_stale))
+        stored.inspect_err(|_| quota.with_table(|table| table.stays_stale(&kinds, now)))
     }
 
     /// The stored limits.

@@ -6,8 +6,8 @@
 use std::cell::Cell;
 
 /// A caller: a number that the door knows him by, and the question whether he may exceed limits.
-#[derive(Clone, Copy)]
-struct Bound {
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bound {
     caller: u64,
     may_exceed: fn(u64) -> bool,
 }
@@ -27,14 +27,23 @@ impl Drop for Scope {
 
 /// Runs an operation for a caller who is bound by limits, unless `may_exceed` says of `caller` that he is not.
 pub(crate) fn bound_to<T>(caller: u64, may_exceed: fn(u64) -> bool, operation: impl FnOnce() -> T) -> T {
-    let _scope = Scope(BOUND.replace(Some(Bound { caller, may_exceed })));
-    operation()
+    on_behalf_of(Some(Bound { caller, may_exceed }), operation)
 }
 
 /// Runs work that no limit refuses: it is not the caller's, or it gives space back.
 pub(crate) fn unbound<T>(work: impl FnOnce() -> T) -> T {
-    let _scope = Scope(BOUND.replace(None));
-    work()
+    on_behalf_of(None, work)
+}
+
+/// Runs an operation for who is bound by limits, or for nobody.
+pub(crate) fn on_behalf_of<T>(bound: Option<Bound>, operation: impl FnOnce() -> T) -> T {
+    let _scope = Scope(BOUND.replace(bound));
+    operation()
+}
+
+/// Who is bound by limits in what this thread does.
+pub(crate) fn current() -> Option<Bound> {
+    BOUND.get()
 }
 
 /// Whether a limit may refuse what this thread does.

@@ -26,7 +26,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::wait::{LongMutex, LongRwLock};
 
-pub(crate) use bound::{bound_to, is_bound, unbound};
+pub(crate) use bound::{Bound, bound_to, current, is_bound, on_behalf_of, unbound};
 pub(crate) use charges::Charges;
 pub(crate) use grace::seconds_now;
 pub use table::QuotaSet;

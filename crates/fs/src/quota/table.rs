@@ -22,18 +22,23 @@ struct Account {
     over_since: [u64; 3],
 }
 
+/// How long after a failure storing grace periods is not tried again, in seconds.
+const RETRY_SECONDS: u64 = 60;
+
 /// Usage and limits of each id.
 #[derive(Debug)]
 pub(crate) struct Table {
     accounts: HashMap<Key, Account>,
     grace_seconds: [u32; 3],
-    /// A grace period began or ended since the limits were stored.
-    is_stale: bool,
+    /// Kinds of which a grace period began or ended since the limits were stored.
+    is_stale: [bool; 3],
+    /// Seconds since 1970 before which storing them is not tried: the last try failed.
+    retry_at: u64,
 }
 
 impl Default for Table {
     fn default() -> Self {
-        Self { accounts: HashMap::new(), grace_seconds: [GRACE_SECONDS_DEFAULT; 3], is_stale: false }
+        Self { accounts: HashMap::new(), grace_seconds: [GRACE_SECONDS_DEFAULT; 3], is_stale: [false; 3], retry_at: 0 }
     }
 }
 
@@ -66,7 +71,7 @@ impl Table {
                 // Damage may hide space that a removal finds, and the other way round: usage then ends at 0 until the next mount counts.
                 *used = used.saturating_add_signed(part(*change));
             }
-            self.is_stale |= account.note_time(now);
+            self.is_stale[key.0.index()] |= account.note_time(now);
         }
     }
 
@@ -80,8 +85,8 @@ impl Table {
 
     /// Starts and ends grace periods after a count, or after limits changed.
     pub(crate) fn note_times(&mut self, now: u64) {
-        for account in self.accounts.values_mut() {
-            self.is_stale |= account.note_time(now);
+        for ((kind, _), account) in &mut self.accounts {
+            self.is_stale[kind.index()] |= account.note_time(now);
         }
     }
 
@@ -150,18 +155,20 @@ impl Table {
         if let Some((id, limits)) = changed.limits {
             let account = self.accounts.entry((changed.kind, id)).or_default();
             account.limits = limits;
-            self.is_stale |= account.note_time(now);
+            self.is_stale[changed.kind.index()] |= account.note_time(now);
         }
     }
 
-    /// Whether grace periods are to be stored; they count as stored from now on.
-    pub(crate) fn take_stale(&mut self) -> bool {
-        std::mem::take(&mut self.is_stale)
+    /// Kinds whose grace periods are to be stored now; they count as stored from now on.
+    pub(crate) fn take_stale(&mut self, now: u64) -> Vec<QuotaKind> {
+        let is_due = now >= self.retry_at;
+        QuotaKind::ALL.into_iter().filter(|kind| is_due && std::mem::take(&mut self.is_stale[kind.index()])).collect()
     }
 
     /// Grace periods were not stored.
-    pub(crate) fn stays_stale(&mut self) {
-        self.is_stale = true;
+    pub(crate) fn stays_stale(&mut self, kinds: &[QuotaKind], now: u64) {
+        kinds.iter().for_each(|kind| self.is_stale[kind.index()] = true);
+        self.retry_at = now.saturating_add(RETRY_SECONDS);
     }
 
     /// The grace periods of users, groups and projects, in seconds.
@@ -222,6 +229,13 @@ pub struct QuotaSet {
     pub grace_seconds: Option<u32>,
 }
 
+impl QuotaSet {
+    /// Whether it only takes limits away.
+    pub(crate) fn has_nothing(&self) -> bool {
+        self.grace_seconds.is_none() && self.limits.is_none_or(|(_, limits)| limits.iter().all(|limit| limit.is_none()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -277,6 +291,18 @@ mod tests {
         table.set(&changed, 1);
         assert_eq!(again.entries(1), table.entries(1).into_iter().filter(|entry| entry.id != 3).collect::<Vec<_>>());
         assert_eq!(again.grace_seconds()[2], 9);
+    }
+
+    #[test]
+    fn grace_periods_are_stored_by_kind_and_again_a_minute_after_a_failure() {
+        let mut table = limited([Limit { soft: 4, hard: 0 }, Limit::default(), Limit::default()]);
+        assert!(table.take_stale(1).is_empty());
+        table.add(&sums([5, 0, 0]), true, 1).expect("a grace period begins");
+        assert_eq!(table.take_stale(1), [QuotaKind::User]);
+        table.stays_stale(&[QuotaKind::User], 1);
+        assert!(table.take_stale(60).is_empty());
+        assert_eq!(table.take_stale(61), [QuotaKind::User]);
+        assert!(table.take_stale(61).is_empty());
     }
 
     #[test]
