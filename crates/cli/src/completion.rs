@@ -3,7 +3,7 @@
 
 use clap_complete::Shell;
 
-use crate::mount_options::{DISCARDS, ENGINES, NUMA, PROMOTE, TIMING, WRITE_BACK};
+use crate::mount_options::{DISCARDS, ENGINES, NUMA, PROMOTE, TIMING, UPDATES, WRITE_BACK};
 
 /// Options without a value that completion offers.
 const FLAGS: [&str; 26] = [
@@ -65,6 +65,7 @@ fn words() -> Vec<String> {
         FLAGS.map(str::to_owned).to_vec(),
         of("write_back", &WRITE_BACK),
         of("promote", &PROMOTE),
+        of("update", &UPDATES),
         of("engine", &ENGINES),
         of("discard", &DISCARDS),
         of("numa", &NUMA),

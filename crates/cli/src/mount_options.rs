@@ -6,7 +6,7 @@ use std::time::Duration;
 use tandemfs_device::{NodeSpec, PersistenceDomain};
 use tandemfs_direct::Limits;
 use tandemfs_format::PAGE_LINES;
-use tandemfs_fs::{Discard, Engine, HomeLimit, MountOptions, Promote, Threshold, WriteBackPolicy};
+use tandemfs_fs::{Discard, Engine, HomeLimit, MountOptions, Promote, Threshold, Update, UpdateMode, WriteBackPolicy};
 use tandemfs_fuse::{Mode, MountSettings};
 
 use crate::metrics_server::Place;
@@ -58,6 +58,10 @@ Options (-o):
   promote=on|off|always
                   copies of what is read often in spare space of the memory
                   zone (default off); always: of whatever is read
+  update=auto|adaptive|in-place|pinned|flush|non-temporal
+                  which way stores take to media of persistent memory
+                  (default auto: by size and heat where the device has such
+                  media)
   read_ahead=SIZE most bytes read ahead of a sequential reader that asks past
                   the page cache (default 1M; 0: none; at most 1/32 of
                   memory=)
@@ -251,6 +255,7 @@ impl Options {
                     percent.ok_or_else(|| format!("write_back_limit={value}: a share from 1% to 90% is needed"))?;
             }
             Some(("promote", value)) => self.file_system.promote = value_of("promote", &PROMOTE, value)?,
+            Some(("update", value)) => self.file_system.update = value_of("update", &UPDATES, value)?,
             Some(("read_ahead", value)) => {
                 self.file_system.read_ahead_bytes = bytes_32("read_ahead", value, option_size("read_ahead", value)?)?;
             }
@@ -381,6 +386,15 @@ pub const WRITE_BACK: [(&str, WriteBackPolicy); 3] =
     [("most-space", WriteBackPolicy::MostSpace), ("oldest", WriteBackPolicy::Oldest), ("coldest", WriteBackPolicy::Coldest)];
 /// Names of what is promoted.
 pub const PROMOTE: [(&str, Promote); 3] = [("on", Promote::Hot), ("off", Promote::Off), ("always", Promote::EveryRead)];
+/// Names of ways to the media.
+pub const UPDATES: [(&str, UpdateMode); 6] = [
+    ("auto", UpdateMode::Auto),
+    ("adaptive", UpdateMode::Adaptive),
+    ("in-place", UpdateMode::Always(Update::InPlace)),
+    ("pinned", UpdateMode::Always(Update::Pinned)),
+    ("flush", UpdateMode::Always(Update::Flush)),
+    ("non-temporal", UpdateMode::Always(Update::NonTemporal)),
+];
 /// Names of engines.
 pub const ENGINES: [(&str, Engine); 3] = [("auto", Engine::Auto), ("journal", Engine::Journal), ("firmware", Engine::Firmware)];
 
@@ -470,7 +484,7 @@ mod tests {
                 "strict,threshold=128K,memory=1G,domain=adr",
                 "write_back=coldest,write_back_limit=20%,promote=on,read_ahead=256K,engine=firmware,in_place=128,modified_ratio=1/4",
                 "home_limit=25%,large_extents=1G,numa=off,numa_nodes=2",
-                "discard=batched,timing=on,threads=3,log=/tmp/l,metrics=unix:/run/m,allow_other,allow_root,ro,nodev,nosuid,noexec,noxattr,sync,reserved=5%,nouuid",
+                "update=flush,discard=batched,timing=on,threads=3,log=/tmp/l,metrics=unix:/run/m,allow_other,allow_root,ro,nodev,nosuid,noexec,noxattr,sync,reserved=5%,nouuid",
             ],
             true,
         )
@@ -490,6 +504,7 @@ mod tests {
             home_limit: HomeLimit::Percent(25),
             large_extent_bytes: 1 << 30,
             numa: false,
+            update: UpdateMode::Always(Update::Flush),
         };
         let settings = MountSettings {
             mode: Mode::Strict,
@@ -620,6 +635,7 @@ mod tests {
             ("write_back=newest", "'coldest'"),
             ("write_back_limit=0", "1%"),
             ("promote=maybe", "'always'"),
+            ("update=fast", "'adaptive'"),
             ("read_ahead=8G", "8G"),
             ("engine=steam", "'journal'"),
             ("discard=always", "'batched'"),

@@ -9,15 +9,18 @@ use tandemfs_fuse::mounts;
 use crate::arguments::MountArguments;
 use crate::failure::{Failure, no_answer};
 use crate::mount::machine_bytes;
-use crate::mount_options::{DISCARDS, ENGINES, NUMA, Options, PROMOTE, WRITE_BACK, group_number, home_limit, modified_lines, name_of};
+use crate::mount_options::{
+    DISCARDS, ENGINES, NUMA, Options, PROMOTE, UPDATES, WRITE_BACK, group_number, home_limit, modified_lines, name_of,
+};
 use crate::size;
 
 /// The options with a value that hold as long as the mount.
-const LASTING: [&str; 22] = [
+const LASTING: [&str; 23] = [
     "threshold",
     "write_back",
     "write_back_limit",
     "promote",
+    "update",
     "read_ahead",
     "in_place",
     "modified_ratio",
@@ -73,6 +76,7 @@ pub fn lasting(options: &Options, fs: &FileSystem) -> Vec<(&'static str, String)
         ("write_back", name_of(&WRITE_BACK, file_system.write_back)),
         ("write_back_limit", format!("{}%", file_system.write_back_percent)),
         ("promote", name_of(&PROMOTE, file_system.promote)),
+        ("update", name_of(&UPDATES, file_system.update)),
         ("read_ahead", size::word(file_system.read_ahead_bytes.into())),
         ("in_place", size::word(file_system.in_place_bytes.into())),
         ("modified_ratio", format!("{}/{PAGE_LINES}", file_system.modified_lines)),

@@ -166,6 +166,9 @@ pub trait Media: Send + Sync {
     /// What was counted since the device was opened.
     fn counts(&self) -> MediaCounts;
 
+    /// Size of the cache, in bytes.
+    fn cache_bytes(&self) -> u64;
+
     /// Reserves so many ways of each set of the cache for lines that are stored as [`StoreWay::Pinned`], in place of as many as were reserved
     /// before. Lines in ways that become reserved are evicted; with fewer ways the pinned lines that were used last stay pinned.
     ///

@@ -60,6 +60,7 @@ mod sync;
 mod trim;
 mod tuning;
 mod types;
+mod updates;
 mod upgrade;
 mod versions;
 mod volume;
@@ -77,8 +78,8 @@ pub use mkfs::{check_format, make_file_system};
 pub use mount::read_superblock;
 pub use namespace::{ALIGNED_ATTRIBUTE, ALIGNED_LEFT_ATTRIBUTE, AccessList, HOME_ATTRIBUTE, HOME_LEFT_ATTRIBUTE};
 pub use numa::{NodeReport, NumaReport};
-pub use proportion::{OddZone, odd_zones};
 pub use on_behalf::OnBehalf;
+pub use proportion::{OddZone, odd_zones};
 pub use quota::{QuotaEntry, QuotaSet, QuotaUse};
 pub use recovery::RecoveryReport;
 pub use resize::{could_grow, grow, set_label};
@@ -91,7 +92,8 @@ pub use tuning::threshold::{PathLatency, ThresholdReport};
 pub use types::{
     AllocateMode, Attributes, DirectoryEntry, Discard, Engine, FormatOptions, Growth, Home, HomeLimit, HomeMoves, Kept, LayoutExtent,
     LayoutOptions, LayoutPlace, LentExtent, MountOptions, NewInode, Promote, ReadOptions, RenameMode, SeekTo, SetAttributeMode,
-    SetAttributes, SetExtendedAttribute, SetTime, ShortZone, Space, Threshold, WriteBackPolicy, WriteBackReport, WriteOptions, ZoneSpace,
+    SetAttributes, SetExtendedAttribute, SetTime, ShortZone, Space, Threshold, Update, UpdateMode, WriteBackPolicy, WriteBackReport,
+    WriteOptions, ZoneSpace,
 };
 pub use upgrade::{FEATURES, Feature, FeatureBit, missing_features, set_uuid, upgrade};
 pub use versions::{Noted, Versions};

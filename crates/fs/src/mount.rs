@@ -48,8 +48,10 @@ use crate::tuning::mappings::Mappings;
 use crate::tuning::moves::Moves;
 use crate::tuning::threshold::Splitting;
 use crate::tuning::unchecked::Unchecked;
+use crate::tuning::updates;
 use crate::tuning::write_back::WriteBack;
 use crate::types::{Engine, MountOptions, Promote};
+use crate::updates::Updates;
 use crate::volume::{Discards, Volume};
 use crate::wait::{LongMutex, may_wait};
 
@@ -167,6 +169,7 @@ impl FileSystem {
             health: Health::new(options.read_only),
             pages: PageCache::new(options.memory_bytes / 2 - ReadAhead::bytes_max(options.memory_bytes)),
             live: Live { drive_before: Mutex::new(drive.drive_counts().unwrap_or_default()), ..Live::default() },
+            updates: Updates::new(&drive, options.update),
             drive,
             holes: superblock.hole_lines(),
             memory_homes: AtomicBool::new(superblock.has_memory_homes()),
@@ -214,6 +217,7 @@ impl FileSystem {
         orphans.retain(|_| !on(Mutant::OrphansForgotten));
         if !options.read_only {
             splitting.calibrate(&volume);
+            updates::calibrate(&volume);
         }
         let copies_max = volume.memory.spare_pages.copies_max();
         let mut file_system = Self {

@@ -152,6 +152,14 @@ counters! {
         write_back_bytes,
         /// Bytes of new extents in the memory zone.
         home_written_bytes,
+        /// Bytes stored to the memory zone that stay in the CPU's caches, where ways to the media are chosen (FusionFS §2.1).
+        stored_in_place_bytes,
+        /// The same, in reserved ways of the caches.
+        stored_pinned_bytes,
+        /// Bytes that were flushed at once.
+        stored_flushed_bytes,
+        /// Bytes that went past the caches.
+        stored_past_caches_bytes,
         /// Bytes of blocks that moved to the homes of their files.
         home_moved_bytes,
         /// Pieces of writes by calls that went to mapped pages, by data logs that were copied home.

@@ -37,6 +37,8 @@ pub struct MountOptions {
     pub large_extent_bytes: u64,
     /// Where the memory zone lies on several nodes (NUMA): whether each process gets space on a home node of its own (WineFS §3.6).
     pub numa: bool,
+    /// How stores reach the media of the memory zone.
+    pub update: UpdateMode,
 }
 
 impl MountOptions {
@@ -56,6 +58,7 @@ impl MountOptions {
         home_limit: HomeLimit::Percent(100),
         large_extent_bytes: 0,
         numa: true,
+        update: UpdateMode::Auto,
     };
 }
 
@@ -63,6 +66,31 @@ impl Default for MountOptions {
     fn default() -> Self {
         Self::DEFAULT
     }
+}
+
+/// Which way stores to the memory zone take to its media (FusionFS §2.1). What is durable does not depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UpdateMode {
+    /// `Adaptive` where the device has media with large lines, else whatever the device layer chooses.
+    #[default]
+    Auto,
+    /// By how large and how hot the bytes are.
+    Adaptive,
+    /// Always the same way, to compare with.
+    Always(Update),
+}
+
+/// A way of stores to the media.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Update {
+    /// They stay in the CPU's caches until they are evicted, if these survive a power failure.
+    InPlace,
+    /// The same, in ways of the cache that are reserved for them.
+    Pinned,
+    /// They are flushed at once.
+    Flush,
+    /// They go past the caches.
+    NonTemporal,
 }
 
 /// Where a write is split: whole blocks inside multiples of the threshold go by blocks, the rest by bytes (RomeFS §3.3).

@@ -24,6 +24,7 @@ const ACCESSES_BETWEEN: u64 = 1 << 16;
 pub(crate) struct MediaLayer {
     inner: ImageDevice,
     state: Mutex<State>,
+    cache_bytes: u64,
     lifetime: Lifetime,
 }
 
@@ -41,7 +42,7 @@ impl MediaLayer {
     /// Over a drive that times its blocks alone. `timing` has the latencies of its lines.
     pub(crate) fn new(inner: ImageDevice, timing: Timing, model: &MediaModel, lifetime: Lifetime) -> Self {
         let state = State { memory: PersistentMemory::new(model), timeline: MediaTimeline::new(timing, *model), accesses: 0 };
-        Self { inner, state: Mutex::new(state), lifetime }
+        Self { inner, state: Mutex::new(state), cache_bytes: model.cache_bytes, lifetime }
     }
 
     /// Does an access, then has the model count it, and stalls until it would be complete ([PMM1], [PMM6]).
@@ -119,6 +120,10 @@ impl Layer for MediaLayer {
 }
 
 impl Media for MediaLayer {
+    fn cache_bytes(&self) -> u64 {
+        self.cache_bytes
+    }
+
     fn counts(&self) -> MediaCounts {
         self.state.lock().memory.counts().clone()
     }

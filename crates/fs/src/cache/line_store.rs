@@ -14,6 +14,7 @@ use crate::health::Health;
 use crate::mutant::{Mutant, on};
 use crate::statistics::Live;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use crate::updates::Updates;
 
 /// The drive, the seed for verifying its lines, and their host copies.
 pub(crate) struct LineStore {
@@ -24,6 +25,8 @@ pub(crate) struct LineStore {
     pub(crate) pages: PageCache,
     pub(crate) live: Live,
     pub(crate) errors: ErrorCounts,
+    /// How bytes reach the media.
+    pub(crate) updates: Updates,
     /// How mapping lines without records are stored.
     pub(crate) holes: HoleLines,
     /// Whether files may lie in the memory zone: the superblock says so, durably ([HM1] of `data/home.rs`).

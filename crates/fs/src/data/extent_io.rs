@@ -14,6 +14,7 @@ use super::interface::load_slots;
 use crate::error::Result;
 use crate::index::block::NewExtent;
 use crate::statistics::add;
+use crate::types::Update;
 use crate::volume::Volume;
 use crate::wait::may_wait;
 
@@ -46,12 +47,16 @@ pub(super) fn read_extents<'b>(
 }
 
 /// Stores a new extent of pages, starts flushing its cache lines, and computes its checksums ([XI1]).
-pub(super) fn store_pages(volume: &Volume, page: LineAddress, new: &mut NewExtent, bytes: &[u8]) -> Result<Lines<InFlight>> {
+pub(super) fn store_pages(
+    volume: &Volume,
+    update: Update,
+    page: LineAddress,
+    new: &mut NewExtent,
+    bytes: &[u8],
+) -> Result<Lines<InFlight>> {
     new.checksums = checksums_of(volume, bytes.into());
     add(&volume.live.work.home_written_bytes, bytes.len() as u64);
-    let lines = volume.drive.store(Structure::Data, page, bytes)?;
-    volume.memory.numa.stored(page, bytes.len() as u64);
-    Ok(volume.drive.flush_lines(lines))
+    volume.store_data(update, Structure::Data, (page, 0), bytes)
 }
 
 /// The checksums of an extent with these bytes; none if the file system has no checksums.

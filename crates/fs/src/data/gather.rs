@@ -157,7 +157,8 @@ impl FileSystem {
         }
         let (slots, base) = (old.logs, old.base);
         let mut targets = [Target::changed(block, old, Action::Logs { merges: 0, slots, stores, base })];
-        let durable = transfer(volume, &mut targets).inspect_err(|error| {
+        let update = volume.updates.of_cold(lines as usize * tandemfs_format::LINE_BYTES);
+        let durable = transfer(volume, update, &mut targets).inspect_err(|error| {
             if matches!(error, Error::Device(_)) {
                 tx.suspect();
             }

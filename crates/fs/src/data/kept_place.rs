@@ -120,7 +120,8 @@ impl FileSystem {
     /// Stores the logs' bytes home, then drops the logs and the mark.
     fn retire(&self, file: &InCoreInode, view: &FileView, number: u64, first: LineAddress, logs: &[Bytes]) -> Result<()> {
         let volume = &self.volume;
-        let fenced = self.copy_home(first, logs)?;
+        let start = number * u64::from(self.volume.geometry.block_bytes());
+        let fenced = self.copy_home((file.number, start), first, logs)?;
         let overlaid = self.block_of(file, view, number)?;
         let base = match overlaid.base {
             Base::Written(run) => Base::Written(DataRun { overlaid: false, ..run }),
@@ -195,16 +196,17 @@ impl FileSystem {
         Ok(checksums)
     }
 
-    fn copy_home(&self, first: LineAddress, logs: &[Bytes]) -> Result<Fenced> {
+    fn copy_home(&self, (file, start): (InodeNumber, u64), first: LineAddress, logs: &[Bytes]) -> Result<Fenced> {
         let drive = &self.volume.drive;
         let mut in_flight = Lines::none();
-        for (at, bytes) in logs {
-            let at = first.offset_bytes() + at;
+        for (in_block, bytes) in logs {
+            let at = first.offset_bytes() + in_block;
             let (line, skip) = (LineAddress::new(at / LINE_BYTES as u64), at % LINE_BYTES as u64);
-            let stored = drive.store_within(Structure::Data, line, skip, bytes)?;
-            self.volume.memory.numa.stored(line, bytes.len() as u64);
-            if !on(Mutant::KeptHomeNotFenced) {
-                in_flight = in_flight.and(drive.flush_lines(stored));
+            if on(Mutant::KeptHomeNotFenced) {
+                let _dirty = drive.store_within(Structure::Data, line, skip, bytes)?;
+            } else {
+                let update = self.volume.updates.of_move(file, start + in_block, bytes.len());
+                in_flight = in_flight.and(self.volume.store_data(update, Structure::Data, (line, skip), bytes)?);
             }
             add(&self.volume.live.work.home_written_bytes, bytes.len() as u64);
         }

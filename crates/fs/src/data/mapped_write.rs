@@ -159,14 +159,13 @@ impl FileSystem {
         if !targets.iter().all(|target| matches!(target.action, Action::Logs { .. })) {
             return Err(Error::NoSpace { zone: "memory" }); // no slots, and a mapped block cannot go elsewhere
         }
-        let durable = tx.suspect_if_failed(transfer(volume, &mut targets))?;
+        let update = volume.updates.of_write(file.number, offset, data.len());
+        let durable = tx.suspect_if_failed(transfer(volume, update, &mut targets))?;
         let copy_home = || -> Result<_> {
             let mut in_flight = Lines::none();
             for (at, bytes) in copies.iter().flatten() {
                 let (line, skip) = (LineAddress::new(at / LINE_BYTES as u64), at % LINE_BYTES as u64);
-                let stored = volume.drive.store_within(Structure::Data, line, skip, bytes)?;
-                volume.memory.numa.stored(line, bytes.len() as u64);
-                in_flight = in_flight.and(volume.drive.flush_lines(stored)); // [MW3]
+                in_flight = in_flight.and(volume.store_data(update, Structure::Data, (line, skip), bytes)?); // [MW3]
             }
             Ok(volume.drive.fence(in_flight))
         };

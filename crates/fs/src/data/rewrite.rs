@@ -469,7 +469,11 @@ impl FileSystem {
             stored = jobs.iter().try_fold(Lines::none(), |in_flight, job| {
                 let mut new = NewExtent { at: job.at, count: job.sectors, checksums: SmallVec::new() };
                 let in_flight = match job.at {
-                    DataAddress::Page(page) => in_flight.and(store_pages(volume, page, &mut new, bytes_of(job))?),
+                    DataAddress::Page(page) => {
+                        let bytes = bytes_of(job);
+                        let update = volume.updates.of_move(job.file.number, job.start, bytes.len());
+                        in_flight.and(store_pages(volume, update, page, &mut new, bytes)?)
+                    }
                     DataAddress::Sector(_) => {
                         new.checksums = checksums_of(volume, bytes_of(job).into());
                         in_flight

@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::index::block::{LogSlots, NewExtent};
 use crate::mutant::{Mutant, on};
 use crate::statistics::{add, count};
+use crate::types::Update;
 use crate::volume::Volume;
 use crate::wait::may_wait;
 
@@ -61,7 +62,7 @@ fn merge(
 }
 
 /// 4 and 5. Submits block writes; meanwhile stores logs and pages, and computes checksums; then makes all durable.
-pub(super) fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(Fenced, Flushed)> {
+pub(super) fn transfer(volume: &Volume, update: Update, targets: &mut [Target<'_>]) -> Result<(Fenced, Flushed)> {
     let block_bytes = u64::from(volume.geometry.block_bytes());
     let mut logs: SmallVec<[Logs<'_, '_>; 2]> = SmallVec::new();
     let mut blocks: SmallVec<[(&mut NewExtent, Sector, Source<'_>); 2]> = SmallVec::new();
@@ -89,8 +90,10 @@ pub(super) fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(F
     }
     let mut stored = None;
     let mut store_logs = || -> Result<_> {
-        let in_flight = store_all(volume, &mut logs)?;
-        pages.iter_mut().try_fold(in_flight, |in_flight, (new, page, bytes)| Ok(in_flight.and(store_pages(volume, *page, new, bytes)?)))
+        let in_flight = store_all(volume, update, &mut logs)?;
+        pages
+            .iter_mut()
+            .try_fold(in_flight, |in_flight, (new, page, bytes)| Ok(in_flight.and(store_pages(volume, update, *page, new, bytes)?)))
     };
     let flushed = if blocks.is_empty() {
         stored = Some(store_logs());
@@ -121,19 +124,19 @@ fn flush(volume: &Volume, written: Written) -> Result<Flushed> {
 }
 
 /// Stores the logs of all blocks and starts flushing their cache lines.
-fn store_all(volume: &Volume, logs: &mut [Logs<'_, '_>]) -> Result<Lines<InFlight>> {
+fn store_all(volume: &Volume, update: Update, logs: &mut [Logs<'_, '_>]) -> Result<Lines<InFlight>> {
     let mut in_flight = Lines::none();
     for Logs { slots, stores, parts, block_start } in logs {
         for run in stores.chunk_by_mut(|one, next| one.goes_on_in(next, parts)) {
             if run.len() > 1 {
-                in_flight = in_flight.and(store_run(volume, run, slots, parts)?);
+                in_flight = in_flight.and(store_run(volume, update, run, slots, parts)?);
                 continue;
             }
             let [store] = run else { unreachable!("no run is empty") };
             if let Bytes::Merged(inode, merged) = &store.bytes {
                 store.bytes = Bytes::Owned(merge(volume, *inode, merged, parts, *block_start, &store.entry)?);
             }
-            in_flight = in_flight.and(store_log(volume, store, parts)?);
+            in_flight = in_flight.and(store_log(volume, update, store, parts)?);
             slots[store.slot] = Some(store.entry);
         }
     }
@@ -142,19 +145,18 @@ fn store_all(volume: &Volume, logs: &mut [Logs<'_, '_>]) -> Result<Lines<InFligh
 
 /// Stores logs of one part with consecutive slots: the byte path moves 64 KiB in half the time of sixteen pages.
 #[inline(never)] // rare
-fn store_run(volume: &Volume, run: &mut [Store<'_>], slots: &mut LogSlots, parts: &[Part<'_>]) -> Result<Lines<InFlight>> {
+fn store_run(volume: &Volume, update: Update, run: &mut [Store<'_>], slots: &mut LogSlots, parts: &[Part<'_>]) -> Result<Lines<InFlight>> {
     let (start, end, address) = (run[0].entry.offset, run[run.len() - 1].entry.end(), run[0].entry.address);
     let holds = |part: &&Part<'_>| part.offset <= start && end <= part.end();
     let found = parts.iter().find(holds).and_then(|part| Some((part.offset, part.data.private()?)));
     let Some((offset, data)) = found else { unreachable!("logs that go on in each other are of one private part") };
     let bytes = &data[(start - offset) as usize..(end - offset) as usize];
-    let lines = volume.drive.store(Structure::DataLog, address, bytes)?;
-    volume.memory.numa.stored(address, bytes.len() as u64);
+    let in_flight = volume.store_data(update, Structure::DataLog, (address, 0), bytes)?;
     for store in run {
         store.entry.crc = volume.data_checksum(store.bytes.get());
         slots[store.slot] = Some(store.entry);
     }
-    Ok(volume.drive.flush_lines(lines))
+    Ok(in_flight)
 }
 
 /// The logs to store for one block.
@@ -171,7 +173,7 @@ fn write_requests<'b>(blocks: &SmallVec<[(&mut NewExtent, Sector, Source<'b>); 2
 }
 
 /// Stores one log and starts flushing its cache lines. Its checksum is computed from the caller's bytes, or extended (RULES R10).
-fn store_log(volume: &Volume, store: &mut Store<'_>, parts: &[Part<'_>]) -> Result<Lines<InFlight>> {
+fn store_log(volume: &Volume, update: Update, store: &mut Store<'_>, parts: &[Part<'_>]) -> Result<Lines<InFlight>> {
     let bytes = store.bytes.get();
     if store.skip > 0 {
         count(&volume.live.work.appends_in_place);
@@ -182,7 +184,5 @@ fn store_log(volume: &Volume, store: &mut Store<'_>, parts: &[Part<'_>]) -> Resu
         store.entry.crc = volume.data_checksum(bytes);
     }
     let bytes = mutants::bytes_to_store(store, parts);
-    let lines = volume.drive.store_within(Structure::DataLog, store.entry.address, store.skip.into(), &bytes)?;
-    volume.memory.numa.stored(store.entry.address, bytes.len() as u64);
-    Ok(volume.drive.flush_lines(lines))
+    volume.store_data(update, Structure::DataLog, (store.entry.address, store.skip.into()), &bytes)
 }

@@ -49,7 +49,7 @@ use crate::inodes::range_lock::RangeGuard;
 use crate::mutant::{Mutant, on};
 use crate::space;
 use crate::statistics::{add, counted};
-use crate::types::WriteOptions;
+use crate::types::{Update, WriteOptions};
 use crate::volume::Tx;
 use crate::wait::may_wait;
 
@@ -185,7 +185,8 @@ impl FileSystem {
         if let Some(data) = data.private().filter(|_| on(Mutant::PageBeforeCommit)) {
             files.put_back(&file.pages, file_end, (offset, data), std::mem::take(&mut old), keeps_pages, work);
         }
-        let durable = self.transfer(file, &mut tx, &mut targets)?;
+        let update = volume.updates.of_write(file.number, offset, (end - offset) as usize);
+        let durable = self.transfer(file, update, &mut tx, &mut targets)?;
         let _behind_range = on(Mutant::PagesBackBehindRange).then(|| std::mem::take(&mut old));
         let range = range.unless(Mutant::WriteRangeReleasedEarly);
         let old = old; // dropped before the range: a commit that is refused puts the pages back while it is held ([FP2])
@@ -283,9 +284,9 @@ impl FileSystem {
     }
 
     /// Steps 4 and 5. No inode lock is held during them (RULES R9).
-    fn transfer(&self, file: &InCoreInode, tx: &mut Tx<'_>, targets: &mut [Target<'_>]) -> Result<Durable> {
+    fn transfer(&self, file: &InCoreInode, update: Update, tx: &mut Tx<'_>, targets: &mut [Target<'_>]) -> Result<Durable> {
         let _held = on(Mutant::InodeHeldOverIo).then(|| file.state.write()).transpose()?;
-        tx.suspect_if_failed(transfer(&self.volume, targets))
+        tx.suspect_if_failed(transfer(&self.volume, update, targets))
     }
 
     /// Grows a file: zeroes the stale tail, then sets the size. The caller holds the range lock from the old last block on.
@@ -299,7 +300,7 @@ impl FileSystem {
         self.mapped(file, view, |root| split(volume, view, root, (size, Source::Private(&[])), tail_zeros, &mut targets))?;
         // The zeros never go beyond the new file size, so a log may hold them.
         self.plan(Planner::new(volume, view, &policy, view.size..sector_end, size), &mut tx, &mut targets)?;
-        let durable = self.transfer(file, &mut tx, &mut targets)?;
+        let durable = self.transfer(file, volume.updates.of_cold(tail_zeros.len()), &mut tx, &mut targets)?;
         commit(tx, file, &mut targets, durable, |inode| {
             inode.size = size;
             if size >= view.size.next_multiple_of(SECTOR_BYTES as u64) {
@@ -323,7 +324,7 @@ impl FileSystem {
         let planner = Planner::new(volume, view, &policy, write, view.size).by_blocks(by_blocks);
         let mut tx = Tx::new(volume);
         self.plan(planner, &mut tx, &mut targets)?;
-        let durable = self.transfer(file, &mut tx, &mut targets)?;
+        let durable = self.transfer(file, volume.updates.of_cold(zeros.len()), &mut tx, &mut targets)?;
         commit(tx, file, &mut targets, durable, |inode| touch(inode, WriteOptions::default()))?;
         if targets[0].is_in_room(volume)
             && let Err(error) = self.rewrite_locked(file, block, Rewrite::MoveOut)
@@ -347,6 +348,7 @@ impl FileSystem {
         let volume = &self.volume;
         let mut tx = Tx::new(volume);
         let mut stores = SmallVec::new();
+        let moved_bytes = moved.as_ref().map_or(0, |(_, _, bytes)| bytes.len());
         if let Some((slot, entry, bytes)) = moved {
             let address = volume.memory.take_slot(entry.class, Need::Transient)?; // the commit frees its old slot
             tx.took(space::slot(address, entry.class.lines()));
@@ -354,7 +356,8 @@ impl FileSystem {
         }
         let base = base(&mut tx, &old)?;
         let mut targets = [Target::changed(block, old, Action::Logs { merges: 0, slots, stores, base })];
-        let durable = self.transfer(file, &mut tx, &mut targets)?;
+        let update = volume.updates.of_cold(moved_bytes);
+        let durable = self.transfer(file, update, &mut tx, &mut targets)?;
         commit(tx, file, &mut targets, durable, |inode| touch(inode, WriteOptions::default()))
     }
 }

@@ -8,4 +8,5 @@ pub(crate) mod mappings;
 pub(crate) mod moves;
 pub(crate) mod threshold;
 pub(crate) mod unchecked;
+pub(crate) mod updates;
 pub(crate) mod write_back;

@@ -8,6 +8,8 @@ mod units;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use tandemfs_device::{InFlight, Lines, Structure};
+use tandemfs_format::LineAddress;
 use tandemfs_format::inode::Timestamp;
 use tandemfs_format::space::LogCounting;
 
@@ -22,6 +24,7 @@ use crate::lease::Leases;
 use crate::lent_pages::LentPages;
 use crate::quarantine::Quarantine;
 use crate::quota::Quota;
+use crate::types::Update;
 use crate::versions::Published;
 
 pub(crate) use crate::cache::Owner;
@@ -61,6 +64,19 @@ impl Volume {
     /// Checksum of file data; 0 if the file system has none.
     pub(crate) fn data_checksum(&self, bytes: &[u8]) -> u32 {
         if self.checksums { self.pair.data(bytes) } else { 0 }
+    }
+
+    /// Stores bytes of files and starts to flush them, as far as that is needed or chosen (`updates/`).
+    pub(crate) fn store_data(
+        &self,
+        update: Update,
+        structure: Structure,
+        (address, skip): (LineAddress, u64),
+        bytes: &[u8],
+    ) -> Result<Lines<InFlight>> {
+        let lines = self.updates.store((&self.drive, &self.live.work), update, structure, (address, skip), bytes)?;
+        self.memory.numa.stored(address, bytes.len() as u64);
+        Ok(lines)
     }
 
     /// The allocators' maps as they are saved and loaded.
