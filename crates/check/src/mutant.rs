@@ -45,6 +45,8 @@ pub enum Mutant {
     ForeignSectorsZeroed,
     /// Valid records behind a damaged one are not looked for.
     RingEndsAtDamage,
+    /// A ring goes on at its front though the record there would have fitted before the end.
+    FrontFollowsDamage,
     /// Bytes that do not match their checksums are restored as good ones.
     RestoresUnverified,
     /// A single line shows where a unit of inodes or a page of names belongs.
