@@ -283,15 +283,23 @@ pub(crate) fn damage_of(image: &Image<'_>) -> Surveyed {
     Surveyed { findings, inodes, lines, sectors }
 }
 
-/// The space that the mapping of an inode takes, in 512 B, if it and all of its data verify, and none of it is among the lines and
-/// sectors of others.
-pub(crate) fn verify_alone(image: &Image<'_>, others: (&Claims, &Claims), number: u64, inode: &Inode) -> Option<u64> {
+/// What the mapping of an inode takes.
+pub(crate) struct Taken {
+    /// Space in units of 512 B, as the inode counts it.
+    pub(crate) space_512: u64,
+    pub(crate) lines: Claims,
+    pub(crate) sectors: Claims,
+}
+
+/// What the mapping of an inode takes, if it and all of its data verify, and none of it is among the lines and sectors of others.
+pub(crate) fn verify_alone(image: &Image<'_>, others: (&Claims, &Claims), number: u64, inode: &Inode) -> Option<Taken> {
     let options = CheckOptions { findings_max: 1, ..CheckOptions::default() };
     let mut progress = |_| {};
     let mut checker = Checker::over(image, &options, &mut progress, true);
-    let space = checker.check_mapping(number, inode)?;
+    let space_512 = checker.check_mapping(number, inode)?;
     checker.verify_data();
-    (checker.findings.is_empty() && checker.lines.is_disjoint(others.0) && checker.sectors.is_disjoint(others.1)).then_some(space)
+    let Checker { findings, lines, sectors, .. } = checker;
+    (findings.is_empty() && lines.is_disjoint(others.0) && sectors.is_disjoint(others.1)).then_some(Taken { space_512, lines, sectors })
 }
 
 fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMut(Progress)) -> Result<Inspection<'d>, CheckError> {

@@ -182,6 +182,53 @@ fn directories_keep_their_names_and_others_go_where_nothing_is_left() {
     }
 }
 
+/// Pages that a repair makes anew are not those of another inode that it saves: it took the lowest page that nobody claimed, which was that.
+fn pages_of_halves_beside_new_ones() {
+    let large = data_of(1, 5 * BLOCK + 77);
+    for is_first in [true, false] {
+        for clean in [true, false] {
+            let mut inodes = Vec::new();
+            let device = image(clean, |fs| {
+                let directory = make(fs, InodeNumber::ROOT, "directory", file_type::DIRECTORY | 0o755, b"");
+                if is_first {
+                    inodes.push(file(fs, "large", &large));
+                }
+                let other = make(fs, InodeNumber::ROOT, "other", file_type::DIRECTORY | 0o755, b"");
+                for index in 0..300 {
+                    make(fs, if is_first { other } else { directory }, &format!("file {index}"), file_type::REGULAR | 0o644, b"");
+                }
+                if !is_first {
+                    inodes.push(file(fs, "large", &large));
+                }
+                inodes.push(if is_first { other } else { directory });
+            });
+            inodes.iter().for_each(|inode| halve(&device, *inode));
+            let report = repaired(&device);
+            assert!(report.lost.is_empty() && report.placed.is_empty(), "first {is_first}, clean {clean}: {report:?}");
+            let fs = mount(&device);
+            assert!(read(&fs, inodes[0]).expect("saved") == large, "first {is_first}, clean {clean}");
+            let mut names = 0;
+            fs.read_directory(inodes[1], 2, &mut |_| {
+                names += 1;
+                true
+            })
+            .expect("lists");
+            assert_eq!(names, 300);
+        }
+    }
+}
+
+#[test]
+fn regression_new_pages_were_those_of_inodes_that_were_saved() {
+    pages_of_halves_beside_new_ones();
+}
+
+#[test]
+fn new_pages_over_those_of_saved_inodes_are_caught() {
+    use tandemfs_check::mutant::Mutant;
+    support::assert_caught(&[(pages_of_halves_beside_new_ones, Mutant::HalvesOverwritten)]);
+}
+
 /// A mount removes the name of a damaged inode; a repair does not bring it back, unless it cannot know that.
 #[test]
 fn an_inode_whose_name_was_removed_goes() {

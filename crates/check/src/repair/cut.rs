@@ -30,6 +30,7 @@ pub(crate) fn plan(plan: &mut Plan<'_>) {
     let mut halves = halves::search(plan);
     let judge = Judge::new(plan, &halves);
     let salvage = Salvage::search(inspection, halves::directories(&halves));
+    halves::spare(plan, &halves, &judge, &salvage);
     for mend in inspection.mends.iter().filter(|mend| !mend.is_of_data()) {
         match mend {
             Mend::Root => root::rebuild(plan, &salvage),

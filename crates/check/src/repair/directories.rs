@@ -61,6 +61,11 @@ impl Salvage {
         found
     }
 
+    /// All pages that were found.
+    pub(crate) fn pages(&self) -> impl Iterator<Item = LineAddress> {
+        self.0.values().flatten().copied()
+    }
+
     pub(crate) fn pages_of(&self, owner: Owner) -> impl Iterator<Item = LineAddress> {
         self.0.get(&owner).into_iter().flatten().copied()
     }

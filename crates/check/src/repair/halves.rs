@@ -3,11 +3,14 @@
 //! [HV1] Both lines are in one record. What it links, of a directory or of lost records, is written aside before ([RP6]).
 //! [HV2] An inode without a name is saved only if names were lost, too. Otherwise a mount has removed its name, which it may although the inode
 //!       is damaged. While directories are still made anew, it waits: its name may be in one of them.
+//! [HV3] What inodes have that are saved, or wait, is spared before anything new is made: until then nobody claims it. Neither do the pages of
+//!       directories that are made anew.
 
 use std::collections::BTreeMap;
 
-use tandemfs_format::PAGE_BYTES;
+use tandemfs_format::{PAGE_BYTES, PAGE_LINES};
 
+use crate::claims::Claims;
 use crate::finding::Finding;
 use crate::mend::{Lost, Mend, Owner};
 use crate::rescue::cold_lines::{self, Content, Half, Surroundings};
@@ -34,6 +37,20 @@ pub(crate) fn search(plan: &Plan<'_>) -> BTreeMap<u64, Half> {
 pub(crate) fn directories(halves: &BTreeMap<u64, Half>) -> Vec<Owner> {
     let owner = |(number, half): (&u64, &Half)| Owner { inode: *number, generation: half.inode.generation };
     halves.iter().filter(|(_, half)| half.content == Content::Pages).map(owner).collect()
+}
+
+/// [HV3]
+pub(crate) fn spare(plan: &mut Plan<'_>, halves: &BTreeMap<u64, Half>, judge: &Judge, salvage: &Salvage) {
+    for (number, half) in halves {
+        if judge.judge(plan, *number) != Verdict::GiveUp {
+            plan.free.spare(&half.lines, &half.sectors);
+        }
+    }
+    let mut pages = Claims::default();
+    for page in salvage.pages() {
+        pages.claim(page.number(), PAGE_LINES);
+    }
+    plan.free.spare(&pages, &Claims::default());
 }
 
 /// What is to be done about an inode whose half is known ([HV2]).

@@ -19,7 +19,7 @@
 //!       other. Changes that belong together (the slots of one name, all of an inode) are in one record.
 //! [RP5] A round is repeated only if the findings or the state of the superblock changed since every earlier round, so a repair ends; as
 //!       long as they change it goes on.
-//! [RP6] New structures are written only to lines and sectors that nobody claims, and are durable before the record that links them.
+//! [RP6] New structures are written only to lines and sectors that nobody claims nor will ([HV3] of `halves.rs`), and are durable before the record that links them.
 //! [RP7] The old bytes of everything that changes are durable in the file for undoing before the change.
 
 mod counts;

@@ -23,7 +23,7 @@ use tandemfs_format::superblock::ChecksumKind;
 use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, LineAddress, PAGE_LINES, UNIT_LINES};
 use zerocopy::FromZeros;
 
-use crate::checker::verify_alone;
+use crate::checker::{Taken, verify_alone};
 use crate::claims::Claims;
 use crate::image::{Image, line_of};
 use crate::inodes::Inodes;
@@ -52,6 +52,9 @@ pub(crate) struct Half {
     pub(crate) address: LineAddress,
     pub(crate) inode: Inode,
     pub(crate) content: Content,
+    /// Lines and sectors of the content that was found. Nobody claims them until the inode is made anew.
+    pub(crate) lines: Claims,
+    pub(crate) sectors: Claims,
 }
 
 impl Half {
@@ -90,7 +93,14 @@ pub(crate) fn rebuild(image: &Image<'_>, around: &Surroundings<'_>, numbers: imp
             let owner = Owner { inode: *number, generation: half.inode.generation };
             let root = pages.get(&owner).and_then(|pages| root_of(image, around, owner, &half.inode, pages));
             half.content = if root.is_some() { Content::Whole } else { Content::Lost };
-            half.inode.root = root.unwrap_or_else(|| lost_root(image, half.inode.size)).encode().to_bytes();
+            let record = match root {
+                Some((record, taken)) => {
+                    (half.lines, half.sectors) = (taken.lines, taken.sectors);
+                    record
+                }
+                None => lost_root(image, half.inode.size),
+            };
+            half.inode.root = record.encode().to_bytes();
         }
     }
     halves.retain(|_, half| half.content != Content::Lost || image.superblock.has_lost_records());
@@ -126,7 +136,7 @@ fn half(image: &Image<'_>, inodes: &Inodes, number: u64) -> Option<Half> {
     inode.birth = inode.mtime.min(inode.ctime);
     inode.parent = InodeNumber::new(inodes.get(number)?.named_in);
     inode.attributes = AttributePointer::NONE;
-    Some(Half { address, inode, content })
+    Some(Half { address, inode, content, lines: Claims::default(), sectors: Claims::default() })
 }
 
 /// Pages of mappings that nobody claims and that verify for one of the owners.
@@ -152,10 +162,10 @@ fn pages_of(image: &Image<'_>, claimed: &Claims, owners: &[Owner]) -> BTreeMap<O
     found
 }
 
-/// The pointer to the page that is proved to be the root ([CL2], [CL3]).
-fn root_of(image: &Image<'_>, around: &Surroundings<'_>, owner: Owner, inode: &Inode, pages: &[LineAddress]) -> Option<Record> {
+/// The pointer to the page that is proved to be the root, and what is below it ([CL2], [CL3]).
+fn root_of(image: &Image<'_>, around: &Surroundings<'_>, owner: Owner, inode: &Inode, pages: &[LineAddress]) -> Option<(Record, Taken)> {
     let block_512 = u64::from(image.geometry.block_bytes()) / 512;
-    let mut found: Option<(Record, u64)> = None;
+    let mut found: Option<(Record, Taken, u64)> = None;
     for page in pages {
         let is_in_use = around.maps_generation.map(|generation| is_allocated(image, generation, *page));
         let may_be = match is_in_use {
@@ -168,17 +178,16 @@ fn root_of(image: &Image<'_>, around: &Surroundings<'_>, owner: Owner, inode: &I
         let Some(height) = height_of(image, owner, *page) else { continue };
         let record = Record::Pointer { page: *page, height };
         let candidate = Inode { root: record.encode().to_bytes(), ..inode.clone() };
-        let space = verify_alone(image, (around.lines, around.sectors), owner.inode, &candidate);
-        if space.is_none() || space != Some(inode.space_512) && !on(Mutant::StaleTreesTaken) {
-            continue;
-        }
+        let counts_right = |taken: &Taken| taken.space_512 == inode.space_512 || on(Mutant::StaleTreesTaken);
+        let taken = verify_alone(image, (around.lines, around.sectors), owner.inode, &candidate).filter(counts_right);
+        let Some(taken) = taken else { continue };
         let content = hash_of(image, owner.inode, &candidate);
         match found {
-            Some((_, other)) if other != content => return None,
-            _ => found = Some((record, content)),
+            Some((.., other)) if other != content => return None,
+            _ => found = Some((record, taken, content)),
         }
     }
-    found.map(|(record, _)| record)
+    found.map(|(record, taken, _)| (record, taken))
 }
 
 /// The height of a page all of whose lines verify.
