@@ -29,7 +29,7 @@ pub(crate) fn plan(plan: &mut Plan<'_>) {
     let inspection = plan.inspection;
     let mut halves = halves::search(plan);
     let judge = Judge::new(plan, &halves);
-    let salvage = Salvage::search(inspection, halves::directories(&halves));
+    let salvage = Salvage::search(inspection, plan.maps_generation, halves::directories(&halves));
     halves::spare(plan, &halves, &judge, &salvage);
     for mend in inspection.mends.iter().filter(|mend| !mend.is_of_data()) {
         match mend {

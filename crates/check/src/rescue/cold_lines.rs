@@ -13,20 +13,19 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use tandemfs_device::Structure;
-use tandemfs_format::allocation_map::{PIECE_BYTES, decode};
 use tandemfs_format::attributes::AttributePointer;
-use tandemfs_format::geometry::PIECE_LINES;
 use tandemfs_format::inode::{Inode, InodeColdLine, file_type};
 use tandemfs_format::mapping::{HEIGHT_MAX, PAGE_RECORDS, Record, line_records};
 use tandemfs_format::segment::Region;
 use tandemfs_format::superblock::ChecksumKind;
-use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, LineAddress, PAGE_LINES, UNIT_LINES};
+use tandemfs_format::{EMPTY_LINE, InodeNumber, LineAddress, PAGE_LINES, UNIT_LINES};
 use zerocopy::FromZeros;
 
 use crate::checker::{Taken, verify_alone};
 use crate::claims::Claims;
 use crate::image::{Image, line_of};
 use crate::inodes::Inodes;
+use crate::maps::is_page_in_use;
 use crate::mend::Owner;
 use crate::mutant::{Mutant, on};
 use crate::tree::{Step, Walk};
@@ -167,7 +166,7 @@ fn root_of(image: &Image<'_>, around: &Surroundings<'_>, owner: Owner, inode: &I
     let block_512 = u64::from(image.geometry.block_bytes()) / 512;
     let mut found: Option<(Record, Taken, u64)> = None;
     for page in pages {
-        let is_in_use = around.maps_generation.map(|generation| is_allocated(image, generation, *page));
+        let is_in_use = around.maps_generation.map(|generation| is_page_in_use(image, generation, *page) == Some(true));
         let may_be = match is_in_use {
             Some(is_in_use) => is_in_use,
             None => inode.space_512 > block_512 && image.superblock.checksum_kind != ChecksumKind::None,
@@ -223,17 +222,4 @@ fn hash_of(image: &Image<'_>, number: u64, inode: &Inode) -> u64 {
         }
     }
     hasher.finish()
-}
-
-/// Whether a page is in use, as the maps say that a clean unmount saved with this generation.
-fn is_allocated(image: &Image<'_>, generation: u64, page: LineAddress) -> bool {
-    let mut piece = vec![0; PIECE_LINES as usize * LINE_BYTES];
-    let index = page.unit();
-    if image.load(Structure::AllocationMap, image.geometry.piece(index), &mut piece).is_err() {
-        return false;
-    }
-    let Some(bits) = piece.get(LINE_BYTES..).filter(|bits| bits.len() == PIECE_BYTES) else { return false };
-    let first = (page.number() % UNIT_LINES) as usize / 8;
-    decode(image.pair, index, generation, &line_of(&piece, 0), bits).is_some()
-        && bits.get(first..first + PAGE_LINES as usize / 8).is_some_and(|bits| bits.iter().all(|byte| *byte == 0xff))
 }

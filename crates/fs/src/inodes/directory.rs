@@ -288,6 +288,9 @@ impl DirectoryIndex {
             };
             if found != EMPTY_LINE {
                 *line = volume.place(owner, fresh.nth(number)).seal(found);
+                if !on(Mutant::MovedEntriesLeft) {
+                    tx.put(Structure::Dentry, old.nth(number), EMPTY_LINE)?; // [CZ9]
+                }
             }
         }
         tx.suspect_if_failed(volume.write_fresh_page(Structure::Dentry, fresh, &bytes).map(drop))?;
