@@ -55,6 +55,8 @@ pub enum Mutant {
     LostUnitsUnseen,
     /// A tree that verifies is taken for the content of a file, whatever the file's space and the saved maps say.
     StaleTreesTaken,
+    /// A page with a line that cannot be read is lost as a whole.
+    PagesReadWhole,
     /// New pages and sectors may be those of inodes that a repair saves.
     HalvesOverwritten,
     /// Units keep their place though a page beyond the mark of a rebuilt segment is in use.

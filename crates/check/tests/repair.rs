@@ -227,3 +227,60 @@ fn damaged_data_stay_unless_they_are_given_up() {
     let given_up = support::report(&device, true);
     assert!(given_up.is_consistent() && given_up.lost.len() == 1, "{:?}", given_up.findings);
 }
+
+/// One line that cannot be read costs what was in it: a repair gave up the page with it.
+fn one_unreadable_line() {
+    // The second line of an inode without content, a line of a mapping, a name.
+    for line in [Image::inode_line(SMALL) + 1, TREE_PAGE + 1, ROOT_PAGE + 9] {
+        let image = Image::crashed();
+        let device = image.device();
+        device.faults.lock().expect("lock").bad_memory = Some(line * 64 + 8..line * 64 + 9);
+        report(&device, true);
+        device.faults.lock().expect("lock").bad_memory = None;
+        let last = report(&device, true);
+        assert!(last.is_consistent(), "{line:#x}: {:?}", last.findings);
+        let mut after = image.clone();
+        (after.memory, after.blocks) = device.bytes();
+        let hit = |number: &u64| line / 2 == Image::inode_line(*number) / 2;
+        for number in [ROOT, FILE, DIRECTORY, LINK, TREE, SMALL, LONG_LINK, NULL].into_iter().filter(|number| !hit(number)) {
+            assert_eq!(after.inode(number).size, image.inode(number).size, "{line:#x}: inode {number}");
+        }
+        if line == TREE_PAGE + 1 {
+            assert_eq!(after.line(TREE_PAGE), image.line(TREE_PAGE), "the blocks before it are there");
+        }
+        for slot in [0, 1, 2, 4, 5] {
+            assert_eq!(after.line(ROOT_PAGE + slot), image.line(ROOT_PAGE + slot), "{line:#x}: slot {slot}");
+        }
+    }
+}
+
+#[test]
+fn regression_an_unreadable_line_took_its_page_with_it() {
+    one_unreadable_line();
+}
+
+/// What could not be read once, and can be now, is not given up.
+#[test]
+fn an_inode_that_can_be_read_again_stays() {
+    for number in [SMALL, ROOT] {
+        let image = Image::crashed();
+        let device = image.device();
+        let line = Image::inode_line(number);
+        {
+            // The scan of the inodes tries all of them at once, their page, and the line.
+            let mut faults = device.faults.lock().expect("lock");
+            (faults.bad_memory, faults.bad_loads) = (Some(line * 64..line * 64 + 1), Some(3));
+        }
+        let first = report(&device, true);
+        assert!(first.lost.is_empty(), "{:?}", first.lost);
+        assert!(report(&device, true).is_consistent());
+        let mut after = image.clone();
+        (after.memory, after.blocks) = device.bytes();
+        assert_eq!(after.inode(number), image.inode(number));
+    }
+}
+
+#[test]
+fn a_repair_that_gives_up_pages_for_one_line_is_caught() {
+    assert_caught(&[(one_unreadable_line, tandemfs_check::mutant::Mutant::PagesReadWhole)]);
+}

@@ -48,10 +48,10 @@ impl Salvage {
             let pages = (start..start + segment.high_water_lines / PAGE_LINES * PAGE_LINES).step_by(PAGE_LINES as usize);
             for first in pages.filter(|first| inspection.lines.is_free(*first, PAGE_LINES)) {
                 let address = LineAddress::new(first);
-                let Ok(page) = image.page(Structure::Dentry, address) else { continue };
+                let Ok(page) = image.page_by_lines(Structure::Dentry, address) else { continue };
                 let fits = |owner: &&Owner| {
                     (0..PAGE_LINES).any(|index| {
-                        let line = line_of(page.as_slice(), index as usize);
+                        let line = line_of(page.bytes.as_slice(), index as usize);
                         line != EMPTY_LINE && image.place(owner.inode, owner.generation, address.nth(index)).verify(&line).is_ok()
                     })
                 };

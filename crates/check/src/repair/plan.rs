@@ -110,17 +110,15 @@ impl<'i> Plan<'i> {
 
     /// A page of directory entries as the plan leaves it.
     pub(crate) fn dentry_page(&self, owner: Owner, address: LineAddress) -> Option<DentryPage<'i>> {
-        let mut bytes = match self.image.page(Structure::Dentry, address) {
-            Ok(bytes) => bytes,
-            Err(_) => return None,
-        };
+        let mut read = self.image.page_by_lines(Structure::Dentry, address).ok()?;
         for (line, image) in self.view.range(address.number()..address.number() + PAGE_LINES) {
-            let at = (line - address.number()) as usize * LINE_BYTES;
-            if let Some(target) = bytes.get_mut(at..at + LINE_BYTES) {
+            let index = (line - address.number()) as usize;
+            read.unreadable &= !(1 << index);
+            if let Some(target) = read.bytes.get_mut(index * LINE_BYTES..(index + 1) * LINE_BYTES) {
                 target.copy_from_slice(image);
             }
         }
-        Some(DentryPage::of(self.image, owner.inode, owner.generation, address, bytes))
+        Some(DentryPage::of(self.image, owner.inode, owner.generation, address, read))
     }
 
     /// An inode as the plan leaves it, if it verifies.
