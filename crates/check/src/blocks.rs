@@ -14,6 +14,7 @@ use crate::data::{Job, Source};
 use crate::finding::{Damage, Finding, Target};
 use crate::mend::{Lost, Mend, Origin, Owner};
 use crate::mutant::{Mutant, on};
+use crate::proved::Named;
 use crate::tree::Site;
 
 /// The checksum of a sector of zeros.
@@ -365,7 +366,7 @@ impl Checker<'_> {
     fn read_leaf(&mut self, at: &BlockOf, leaf: LeafPointer) -> ReadLeaf {
         let image = self.image;
         let mut read = ReadLeaf::default();
-        if !self.claim(at.inode, at.block, Target::Leaf, leaf.address, leaf.lines()) {
+        if !self.claim_proved(Named::leaf(at.owner, leaf), at.block, Target::Leaf) {
             return read;
         }
         read.usable = true;

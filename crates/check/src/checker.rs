@@ -20,6 +20,7 @@ use crate::lent;
 use crate::mend::{Lost, Mend};
 use crate::mutant::{Mutant, on};
 use crate::paths::path_of;
+use crate::proved::Proved;
 use crate::repair::Repairer;
 use crate::report::{Counts, Located, LostRange, Placed, Report};
 use crate::rescue::lost_units;
@@ -127,6 +128,8 @@ pub(crate) struct Checker<'c> {
     progress: &'c mut dyn FnMut(Progress),
     pub(crate) lines: Claims,
     pub(crate) sectors: Claims,
+    /// What the checksums say, once somebody has to know.
+    pub(crate) proved: Option<Proved>,
     /// Units of the data area in use, and whether for data logs or for pages of files.
     pub(crate) data_units: BTreeMap<u64, Target>,
     pub(crate) inodes: Inodes,
@@ -153,6 +156,7 @@ impl<'c> Checker<'c> {
             progress,
             lines: Claims::default(),
             sectors: Claims::default(),
+            proved: None,
             data_units: BTreeMap::new(),
             inodes: Inodes::default(),
             data: DataQueue::default(),
@@ -296,6 +300,7 @@ pub(crate) fn verify_alone(image: &Image<'_>, others: (&Claims, &Claims), number
     let options = CheckOptions { findings_max: 1, ..CheckOptions::default() };
     let mut progress = |_| {};
     let mut checker = Checker::over(image, &options, &mut progress, true);
+    checker.proved = Some(Proved::default()); // what does not verify is enough to know
     let space_512 = checker.check_mapping(number, inode)?;
     checker.verify_data();
     let Checker { findings, lines, sectors, .. } = checker;

@@ -42,6 +42,7 @@ mod mutant;
 pub mod mutant;
 mod namespace;
 mod paths;
+mod proved;
 mod repair;
 mod report;
 mod rescue;

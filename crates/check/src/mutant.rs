@@ -11,6 +11,8 @@ pub enum Mutant {
     JournalIgnored,
     /// Space that two inodes share is not detected.
     SharedSpaceIgnored,
+    /// The first inode that names a page has it, whoever its lines verify for.
+    FirstClaimWins,
     /// Link counts are not compared with the names.
     LinkCountsIgnored,
     /// Saved maps are not compared with the tree.

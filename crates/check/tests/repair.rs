@@ -7,8 +7,9 @@ use tandemfs_check::Finding::*;
 use tandemfs_check::{CheckError, Finding, check};
 use tandemfs_device::Drive;
 use tandemfs_format::inode::file_type;
+use tandemfs_format::mapping::{LeafPointer, Record, SlotClass, leaf_line};
 use tandemfs_format::superblock::Superblock;
-use tandemfs_format::{EMPTY_LINE, InodeNumber};
+use tandemfs_format::{EMPTY_LINE, InodeNumber, LineAddress};
 
 /// Repairs an image; what was repaired, what is left, and the image's own opinion afterwards.
 fn repaired(image: &Image) -> (Vec<Finding>, Vec<Finding>) {
@@ -283,4 +284,89 @@ fn an_inode_that_can_be_read_again_stays() {
 #[test]
 fn a_repair_that_gives_up_pages_for_one_line_is_caught() {
     assert_caught(&[(one_unreadable_line, tandemfs_check::mutant::Mutant::PagesReadWhole)]);
+}
+
+/// An older line of an inode names what another has now: the other keeps it, although its number is higher.
+fn older_pointers() {
+    // A page of a mapping.
+    let mut image = Image::crashed();
+    image.edit_inode(FILE, |inode| {
+        inode.root = Record::Pointer { page: LineAddress::new(TREE_PAGE), height: 1 }.encode().to_bytes();
+    });
+    assert_kept(&image, TREE, TREE_PAGE..TREE_PAGE + 64);
+
+    // A page of names.
+    let mut image = Image::crashed();
+    let page = DENTRIES + 128;
+    image.add_empty(9, file_type::DIRECTORY | 0o755, 2);
+    image.put_name(ROOT, ROOT_PAGE, 10, b"other", 9);
+    image.edit_inode(ROOT, |inode| inode.nlink += 1);
+    let root = Record::Memory(LineAddress::new(page)).encode().to_bytes();
+    image.edit_inode(9, |inode| (inode.size, inode.space_512, inode.root) = (4096, 8, root));
+    image.add_empty(10, file_type::REGULAR | 0o644, 1);
+    image.put_name(9, page, 0, b"name", 10);
+    assert_eq!(image.findings(), []);
+    image.edit_inode(DIRECTORY, |inode| inode.root = root);
+    assert_kept(&image, 9, page..page + 64);
+
+    // A leaf.
+    let mut image = Image::crashed();
+    let leaf = Some(LeafPointer { address: LineAddress::new(LEAVES + 10), class: 0 });
+    let log = image.log(DATA + 16, 0, 50, SlotClass::Line);
+    image.add_empty(9, file_type::REGULAR | 0o644, 1);
+    image.put_name(ROOT, ROOT_PAGE, 10, b"other", 9);
+    let root = Record::Block { extent: None, leaf }.encode().to_bytes();
+    image.edit_inode(9, |inode| (inode.size, inode.space_512, inode.root) = (50, 1, root));
+    let line = leaf_line(&[Some(log), None, None, None], &image.place(9, LEAVES + 10));
+    image.put(LEAVES + 10, line);
+    assert_eq!(image.findings(), []);
+    image.edit_root(FILE, |record| match record {
+        Record::Block { extent, .. } => Record::Block { extent, leaf },
+        other => other,
+    });
+    assert_kept(&image, 9, LEAVES + 10..LEAVES + 11);
+}
+
+/// A repair leaves these lines, and the inode that has them, as they are.
+fn assert_kept(image: &Image, number: u64, lines: std::ops::Range<u64>) {
+    let device = image.device();
+    let report = report(&device, true);
+    assert!(report.is_consistent(), "{:?}", report.findings);
+    assert!(report.lost.iter().all(|lost| lost.inode != number), "{:?}", report.lost);
+    let of_other = |finding: &Finding| finding.inode() == Some(number);
+    assert!(!report.repaired.iter().any(|located| of_other(&located.finding)), "{:?}", report.repaired);
+    let mut after = image.clone();
+    (after.memory, after.blocks) = device.bytes();
+    assert_eq!(after.inode(number), image.inode(number));
+    for line in lines {
+        assert_eq!(after.line(line), image.line(line), "line {line:#x}");
+    }
+}
+
+#[test]
+fn regression_an_older_pointer_took_what_another_inode_has() {
+    older_pointers();
+}
+
+/// Lines that verify for nobody are whose they are named by first; lines of which some verify for each are shared.
+#[test]
+fn pages_that_verify_for_nobody_are_damaged_and_not_anothers() {
+    let mut image = Image::crashed();
+    for line in [TREE_PAGE, TREE_PAGE + 1] {
+        image.damage(line);
+    }
+    let found = image.findings();
+    assert!(matches!(found[..], [MappingDamaged { inode: TREE, .. }, MappingDamaged { inode: TREE, .. }]), "{found:?}");
+    let mut image = Image::crashed();
+    image.edit_inode(FILE, |inode| {
+        inode.root = Record::Pointer { page: LineAddress::new(TREE_PAGE), height: 1 }.encode().to_bytes();
+    });
+    image.put_record(FILE, TREE_PAGE, 30, Record::LOST);
+    let found = image.findings();
+    assert!(found.iter().any(|finding| matches!(finding, LinesShared { inode: TREE, .. })), "{found:?}");
+}
+
+#[test]
+fn a_first_claim_that_takes_what_is_anothers_is_caught() {
+    assert_caught(&[(older_pointers, tandemfs_check::mutant::Mutant::FirstClaimWins)]);
 }
