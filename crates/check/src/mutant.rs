@@ -27,6 +27,8 @@ pub enum Mutant {
     RepairHomeFirst,
     /// Older sectors below a lost log stay.
     OldBytesKept,
+    /// A log across the end of its file is lost as a whole.
+    LogsAcrossEndDropped,
     /// Bytes of a cut line are not listed.
     LossUnlisted,
     /// A damaged name takes its whole page with it.

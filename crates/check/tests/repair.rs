@@ -6,8 +6,8 @@ use support::*;
 use tandemfs_check::Finding::*;
 use tandemfs_check::{CheckError, Finding, check};
 use tandemfs_device::Drive;
-use tandemfs_format::inode::file_type;
-use tandemfs_format::mapping::{LeafPointer, Record, SlotClass, leaf_line};
+use tandemfs_format::inode::{file_type, state};
+use tandemfs_format::mapping::{LeafPointer, LogEntry, Record, SlotClass, leaf_line, line_entries};
 use tandemfs_format::superblock::Superblock;
 use tandemfs_format::{EMPTY_LINE, InodeNumber, LineAddress};
 
@@ -369,4 +369,59 @@ fn pages_that_verify_for_nobody_are_damaged_and_not_anothers() {
 #[test]
 fn a_first_claim_that_takes_what_is_anothers_is_caught() {
     assert_caught(&[(older_pointers, tandemfs_check::mutant::Mutant::FirstClaimWins)]);
+}
+
+/// A file is shorter than its logs say, as an older line of its inode leaves it: its bytes are there after a repair as they were before.
+fn logs_across_the_end() {
+    let mut image = Image::crashed();
+    image.edit_inode(SMALL, |inode| inode.size -= 10);
+    let (report, after) = repaired_image(&image);
+    assert!(report.lost.is_empty(), "{:?}", report.lost);
+    let crc = image.pair().data(&data_of(DATA + 8, 90));
+    let log = LogEntry { address: LineAddress::new(DATA + 8), crc, offset: 0, length: 90, class: SlotClass::Quarter };
+    assert_eq!(after.inode(SMALL).root_record().decode(LineAddress::new(0)).expect("has a meaning"), Record::SingleLog(log));
+
+    // The log of 200 B at 5000 across the end, and behind it, over sectors.
+    for size in [5100, 4950] {
+        let mut image = Image::crashed();
+        image.edit_inode(FILE, |inode| inode.size = size);
+        let (report, after) = repaired_image(&image);
+        assert!(report.lost.is_empty(), "{:?}", report.lost);
+        let record = after.inode(FILE).root_record().decode(LineAddress::new(0)).expect("has a meaning");
+        let Record::Block { extent: Some(extent), leaf: Some(_) } = record else { panic!("{record:?}") };
+        assert_eq!(extent.count, 2, "the sectors of the file stay");
+        assert_eq!(after.inode(FILE).state & state::TAIL_STALE, state::TAIL_STALE, "older bytes are behind the end");
+        let [first, _, second, _] = line_entries(&after.line(FILE_LEAF), LineAddress::new(FILE_LEAF)).expect("has a meaning");
+        assert_eq!(first.map(|log| log.length), Some(64));
+        let crc = image.pair().data(&data_of(DATA + 4, 100));
+        assert_eq!(second.map(|log| (log.offset, log.length, log.crc)), (size > 5000).then_some((5000, 100, crc)));
+    }
+
+    // Bytes that do not match are no content, and a link that lost a part of its target leads elsewhere.
+    let mut image = Image::crashed();
+    image.edit_inode(SMALL, |inode| inode.size -= 10);
+    image.damage(DATA + 8);
+    assert_eq!(repaired_image(&image).0.lost.iter().map(|lost| lost.inode).collect::<Vec<_>>(), [SMALL]);
+    let mut image = Image::crashed();
+    image.edit_inode(LONG_LINK, |inode| inode.size -= 5);
+    assert_eq!(repaired_image(&image).0.lost.iter().map(|lost| lost.inode).collect::<Vec<_>>(), [LONG_LINK]);
+}
+
+fn repaired_image(image: &Image) -> (tandemfs_check::Report, Image) {
+    let device = image.device();
+    let report = report(&device, true);
+    assert!(report.is_consistent(), "{:?}", report.findings);
+    let mut after = image.clone();
+    (after.memory, after.blocks) = device.bytes();
+    (report, after)
+}
+
+#[test]
+fn regression_bytes_before_the_end_went_with_a_log_across_it() {
+    logs_across_the_end();
+}
+
+#[test]
+fn a_repair_that_drops_logs_across_the_end_is_caught() {
+    assert_caught(&[(logs_across_the_end, tandemfs_check::mutant::Mutant::LogsAcrossEndDropped)]);
 }
