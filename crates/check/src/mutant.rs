@@ -59,6 +59,8 @@ pub enum Mutant {
     LostUnitsUnseen,
     /// A tree that verifies is taken for the content of a file, whatever the file's space and the saved maps say.
     StaleTreesTaken,
+    /// Names that went with a directory count as removed.
+    LostNamesRemoved,
     /// A page with a line that cannot be read is lost as a whole.
     PagesReadWhole,
     /// New pages and sectors may be those of inodes that a repair saves.

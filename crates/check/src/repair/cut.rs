@@ -30,6 +30,7 @@ pub(crate) fn plan(plan: &mut Plan<'_>) {
     let inspection = plan.inspection;
     let mut halves = halves::search(plan);
     let judge = Judge::new(plan, &halves);
+    plan.names_are_lost = judge.names_are_lost();
     let salvage = Salvage::search(inspection, plan.maps_generation, halves::directories(&halves));
     halves::spare(plan, &halves, &judge, &salvage);
     for mend in inspection.mends.iter().filter(|mend| !mend.is_of_data()) {

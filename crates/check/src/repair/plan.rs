@@ -50,6 +50,8 @@ pub(crate) struct Plan<'i> {
     pub(crate) sentences: Vec<String>,
     /// The generation whose saved maps are right, if the image was clean.
     pub(crate) maps_generation: Option<u64>,
+    /// This round, or one before it, found that names are lost ([HV2] of `halves.rs`).
+    pub(crate) names_are_lost: bool,
     /// All lines that change, with their new bytes.
     view: BTreeMap<u64, Line>,
     freed: BTreeSet<u64>,
@@ -69,6 +71,7 @@ impl<'i> Plan<'i> {
             placed: Vec::new(),
             sentences: Vec::new(),
             maps_generation: None,
+            names_are_lost: false,
             view: BTreeMap::new(),
             freed: BTreeSet::new(),
         }
