@@ -59,13 +59,15 @@ pub(crate) struct Salvage<'s> {
     pub(crate) first: Option<Corrupt>,
     /// Kinds of space that skipped lines may name ([SA2]).
     pub(crate) lost: Kinds,
+    /// A skipped line verifies with one bit changed, so a repair would find what it leads to.
+    pub(crate) could_correct: bool,
     entered: HashSet<LineAddress>,
 }
 
 impl<'s> Salvage<'s> {
     /// `corrects`: lines with one wrong bit are read too.
     pub(crate) fn new(store: &'s LineStore, owner: Owner, is_directory: bool, corrects: bool) -> Self {
-        Self { store, owner, corrects, is_directory, first: None, lost: Kinds::NONE, entered: HashSet::new() }
+        Self { store, owner, corrects, is_directory, first: None, lost: Kinds::NONE, could_correct: false, entered: HashSet::new() }
     }
 
     /// Notes damage, and what it may hide.
@@ -110,11 +112,14 @@ impl<'s> Salvage<'s> {
             Err(Error::Damaged { source, .. }) => source,
             Err(error) => return Err(error),
         };
-        if self.corrects && matches!(source, Corrupt::Checksum { .. }) {
+        if matches!(source, Corrupt::Checksum { .. }) {
             let raw = self.store.raw_line(structure, address)?;
-            if let Some(line) = self.store.place(self.owner, address).corrected(&raw) {
-                self.note(source, Kinds::NONE);
-                return Ok(Some((line, Trust::Supposed)));
+            match self.store.place(self.owner, address).corrected(&raw) {
+                Some(line) if self.corrects => {
+                    self.note(source, Kinds::NONE);
+                    return Ok(Some((line, Trust::Supposed)));
+                }
+                corrected => self.could_correct |= corrected.is_some(),
             }
         }
         self.note(source, hides);
