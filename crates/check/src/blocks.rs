@@ -1,8 +1,12 @@
 //! Checks the content of blocks: extents with their checksums, leaves, data logs.
 //!
 //! [LB1] If a log of a block is lost, the written sectors below go with it: they hold older bytes, which nobody may take for the file's.
+//! [LB2] A log across the end of its file ends there after a repair, if its bytes match its checksum, and gets the checksum of those that stay. A log
+//!       behind the end has no bytes of the file, so without it none is lost. What is below both behind the end may be anything: the inode
+//!       says so. (A link with another length leads elsewhere, and pages below overlaid logs have checksums of both: there the log is lost.)
 
 use tandemfs_device::Structure;
+use tandemfs_format::inode::file_type;
 use tandemfs_format::mapping::{
     BlockChecksum, Extent, LINE_ENTRIES, LeafPointer, LogEntry, Record, VECTOR_LINE_SECTORS, leaf_line, line_entries, vector_checksum,
 };
@@ -14,6 +18,7 @@ use crate::data::{Job, Source};
 use crate::finding::{Damage, Finding, Target};
 use crate::mend::{Lost, Mend, Origin, Owner};
 use crate::mutant::{Mutant, on};
+use crate::proved::Named;
 use crate::tree::Site;
 
 /// The checksum of a sector of zeros.
@@ -67,6 +72,21 @@ pub(crate) enum Claimed {
     Outside,
 }
 
+/// A log that cannot stay as it is.
+#[derive(Debug, Clone, Copy)]
+struct BadLog {
+    log: LogEntry,
+    /// What stays of it.
+    left: Option<LogEntry>,
+    /// Bytes of the file are lost with it.
+    loses: bool,
+}
+
+/// What is to become of a log.
+fn fate_of(bad: &[BadLog], log: &LogEntry) -> Option<LogEntry> {
+    bad.iter().find(|bad| bad.log == *log).map_or(Some(*log), |bad| bad.left)
+}
+
 /// A leaf as it was read: its lines, `None` for one that does not verify.
 #[derive(Default)]
 struct ReadLeaf {
@@ -95,10 +115,14 @@ impl Checker<'_> {
             self.find(Finding::BlockPastEnd { inode: at.inode, block: at.block });
         }
         let origin = |log| Some(Origin::Single { site: at.site, log });
-        let (whole, bad) = self.check_logs(at, &[log], &origin);
+        let (whole, bad) = self.check_logs(at, &[log], false, &origin);
         if at.inside == 0 || !bad.is_empty() {
-            let lost = at.all();
-            let record = if lost.is_some() && self.image.superblock.has_lost_records() { Record::LOST } else { Record::HOLE };
+            let lost = at.all().filter(|_| bad.iter().any(|bad| bad.loses));
+            let record = match fate_of(&bad, &log).filter(|_| at.inside > 0) {
+                Some(left) => Record::SingleLog(left),
+                None if lost.is_some() && self.image.superblock.has_lost_records() => Record::LOST,
+                None => Record::HOLE,
+            };
             self.mend(at.becomes(record, lost));
         }
         whole
@@ -132,7 +156,7 @@ impl Checker<'_> {
             }
             let origin = |log: LogEntry| read.line_of(&log).map(|line| Origin::Entry { line, log });
             let logs_whole;
-            (logs_whole, bad) = self.check_logs(at, &read.logs(), &origin);
+            (logs_whole, bad) = self.check_logs(at, &read.logs(), is_overlaid, &origin);
             whole &= read.is_whole() && logs_whole;
         }
         if is_past_end {
@@ -151,9 +175,9 @@ impl Checker<'_> {
         &mut self,
         at: &BlockOf,
         (extent, verdict, was_lost): (Option<Extent>, Verdict, bool),
-        (leaf, read, bad): (Option<LeafPointer>, &ReadLeaf, &[LogEntry]),
+        (leaf, read, bad): (Option<LeafPointer>, &ReadLeaf, &[BadLog]),
     ) {
-        let log_is_lost = !read.is_whole() || !bad.is_empty();
+        let log_is_lost = !read.is_whole() || bad.iter().any(|bad| bad.loses);
         let extent_left = match (extent, verdict) {
             (Some(extent), Verdict::Keep | Verdict::Clone) => Some(extent),
             (Some(_), Verdict::Change(changed)) => Some(changed),
@@ -164,7 +188,7 @@ impl Checker<'_> {
         let extent_left = extent_left.filter(|extent| !log_is_lost || extent.unwritten || on(Mutant::OldBytesKept));
         let is_lost = log_is_lost || (verdict == Verdict::Drop && extent.as_ref().is_some_and(is_written));
         let lost = if is_lost { at.all() } else { None };
-        let keeps_logs = read.usable && read.logs().iter().any(|log| !bad.contains(log));
+        let keeps_logs = read.usable && read.logs().iter().any(|log| fate_of(bad, log).is_some());
         let leaf_left = leaf.filter(|_| keeps_logs);
         let (owner, site) = (at.owner, at.site);
         let base_is_lost = was_lost || is_lost && self.image.superblock.has_lost_records();
@@ -172,6 +196,9 @@ impl Checker<'_> {
         if let (Verdict::Clone, Some(extent)) = (verdict, extent_left) {
             self.mend(Mend::Clone { owner, site, extent, leaf: leaf_left, lost: at.all() });
             return;
+        }
+        if !bad.is_empty() && !log_is_lost && extent_left.is_some_and(|extent| !extent.unwritten) && !at.end_is_stale {
+            self.mend(Mend::Field { inode: at.inode, field: "state" }); // [LB2]
         }
         let leaf_lines = if keeps_logs { self.changed_leaf(at, read, bad) } else { Vec::new() };
         let record = match base_is_lost {
@@ -197,12 +224,12 @@ impl Checker<'_> {
     }
 
     /// The lines of a leaf that change when damaged lines and bad entries go.
-    fn changed_leaf(&self, at: &BlockOf, read: &ReadLeaf, bad: &[LogEntry]) -> Vec<(LineAddress, Line)> {
+    fn changed_leaf(&self, at: &BlockOf, read: &ReadLeaf, bad: &[BadLog]) -> Vec<(LineAddress, Line)> {
         let mut changed = Vec::new();
         for (address, entries) in &read.lines {
             let mut left = entries.unwrap_or_default();
             for entry in &mut left {
-                *entry = entry.filter(|log| !bad.contains(log));
+                *entry = entry.and_then(|log| fate_of(bad, &log));
             }
             if *entries != Some(left) {
                 let place = self.image.place(at.inode, at.owner.generation, *address);
@@ -365,7 +392,7 @@ impl Checker<'_> {
     fn read_leaf(&mut self, at: &BlockOf, leaf: LeafPointer) -> ReadLeaf {
         let image = self.image;
         let mut read = ReadLeaf::default();
-        if !self.claim(at.inode, at.block, Target::Leaf, leaf.address, leaf.lines()) {
+        if !self.claim_proved(Named::leaf(at.owner, leaf), at.block, Target::Leaf) {
             return read;
         }
         read.usable = true;
@@ -396,7 +423,13 @@ impl Checker<'_> {
     }
 
     /// Checks the logs of a block. Returns whether all could be claimed, and the ones that cannot stay.
-    fn check_logs(&mut self, at: &BlockOf, logs: &[LogEntry], origin: &dyn Fn(LogEntry) -> Option<Origin>) -> (bool, Vec<LogEntry>) {
+    fn check_logs(
+        &mut self,
+        at: &BlockOf,
+        logs: &[LogEntry],
+        is_overlaid: bool,
+        origin: &dyn Fn(LogEntry) -> Option<Origin>,
+    ) -> (bool, Vec<BadLog>) {
         let (inode, block) = (at.inode, at.block);
         let (mut whole, mut bad) = (true, Vec::new());
         let mut sorted: Vec<&LogEntry> = logs.iter().collect();
@@ -407,13 +440,13 @@ impl Checker<'_> {
             self.counts.logs += 1;
             self.counts.log_bytes += u64::from(length);
             self.counts.log_slot_bytes += log.class.bytes() as u64;
-            let mut stays = true;
+            let (mut stays, mut is_past_end) = (true, false);
             if log.end() > self.image.geometry.block_bytes() {
                 self.find(Finding::LogOutsideBlock { inode, block, offset, length });
                 stays = false;
             } else if at.inside > 0 && u64::from(log.end()) > at.inside {
                 self.find(Finding::LogPastEnd { inode, block, offset, length });
-                stays = false;
+                is_past_end = true;
             }
             if offset < end {
                 self.find(Finding::LogsOverlap { inode, block, offset });
@@ -423,16 +456,39 @@ impl Checker<'_> {
             if self.claim(inode, block, Target::Slot, log.address, log.class.lines()) {
                 if self.image.superblock.checksum_kind == ChecksumKind::Crc32c {
                     let source = Source::Log { address: log.address, length, checksum: log.crc };
-                    let origin = origin(*log).filter(|_| stays);
+                    let origin = origin(*log).filter(|_| stays && !is_past_end);
                     self.queue_data(Job { owner: at.owner, origin, offset: at.start.saturating_add(offset.into()), source });
                 }
             } else {
                 (whole, stays) = (false, false);
             }
-            if !stays {
-                bad.push(*log);
+            if stays && is_past_end && !is_overlaid && !on(Mutant::LogsAcrossEndDropped) {
+                bad.push(self.cut_at_end(at, *log));
+            } else if !stays || is_past_end {
+                bad.push(BadLog { log: *log, left: None, loses: true });
             }
         }
         (whole, bad)
+    }
+
+    /// What is to become of a log that ends behind the end of its file ([LB2]).
+    fn cut_at_end(&self, at: &BlockOf, log: LogEntry) -> BadLog {
+        let lost = BadLog { log, left: None, loses: true };
+        let is_link = self.inodes.get(at.inode).is_some_and(|facts| u16::from(facts.kind) << 12 == file_type::SYMLINK);
+        let length = at.inside.saturating_sub(log.offset.into()) as u32;
+        let mut bytes = vec![0; log.length as usize];
+        if length == 0 {
+            return BadLog { loses: false, ..lost };
+        }
+        if is_link || self.image.load_part(Structure::DataLog, log.address, &mut bytes).is_err() {
+            return lost;
+        }
+        let Some(inside) = bytes.get(..length as usize) else { return lost };
+        let crc = match self.image.superblock.checksum_kind {
+            ChecksumKind::Crc32c if self.image.pair.data(&bytes) != log.crc => return lost,
+            ChecksumKind::Crc32c => self.image.pair.data(inside),
+            ChecksumKind::None => 0,
+        };
+        BadLog { log, left: Some(LogEntry { length, crc, ..log }), loses: false }
     }
 }

@@ -20,6 +20,7 @@ use crate::lent;
 use crate::mend::{Lost, Mend};
 use crate::mutant::{Mutant, on};
 use crate::paths::path_of;
+use crate::proved::Proved;
 use crate::repair::Repairer;
 use crate::report::{Counts, Located, LostRange, Placed, Report};
 use crate::rescue::lost_units;
@@ -127,6 +128,8 @@ pub(crate) struct Checker<'c> {
     progress: &'c mut dyn FnMut(Progress),
     pub(crate) lines: Claims,
     pub(crate) sectors: Claims,
+    /// What the checksums say, once somebody has to know.
+    pub(crate) proved: Option<Proved>,
     /// Units of the data area in use, and whether for data logs or for pages of files.
     pub(crate) data_units: BTreeMap<u64, Target>,
     pub(crate) inodes: Inodes,
@@ -153,6 +156,7 @@ impl<'c> Checker<'c> {
             progress,
             lines: Claims::default(),
             sectors: Claims::default(),
+            proved: None,
             data_units: BTreeMap::new(),
             inodes: Inodes::default(),
             data: DataQueue::default(),
@@ -283,15 +287,24 @@ pub(crate) fn damage_of(image: &Image<'_>) -> Surveyed {
     Surveyed { findings, inodes, lines, sectors }
 }
 
-/// The space that the mapping of an inode takes, in 512 B, if it and all of its data verify, and none of it is among the lines and
-/// sectors of others.
-pub(crate) fn verify_alone(image: &Image<'_>, others: (&Claims, &Claims), number: u64, inode: &Inode) -> Option<u64> {
+/// What the mapping of an inode takes.
+pub(crate) struct Taken {
+    /// Space in units of 512 B, as the inode counts it.
+    pub(crate) space_512: u64,
+    pub(crate) lines: Claims,
+    pub(crate) sectors: Claims,
+}
+
+/// What the mapping of an inode takes, if it and all of its data verify, and none of it is among the lines and sectors of others.
+pub(crate) fn verify_alone(image: &Image<'_>, others: (&Claims, &Claims), number: u64, inode: &Inode) -> Option<Taken> {
     let options = CheckOptions { findings_max: 1, ..CheckOptions::default() };
     let mut progress = |_| {};
     let mut checker = Checker::over(image, &options, &mut progress, true);
-    let space = checker.check_mapping(number, inode)?;
+    checker.proved = Some(Proved::default()); // what does not verify is enough to know
+    let space_512 = checker.check_mapping(number, inode)?;
     checker.verify_data();
-    (checker.findings.is_empty() && checker.lines.is_disjoint(others.0) && checker.sectors.is_disjoint(others.1)).then_some(space)
+    let Checker { findings, lines, sectors, .. } = checker;
+    (findings.is_empty() && lines.is_disjoint(others.0) && sectors.is_disjoint(others.1)).then_some(Taken { space_512, lines, sectors })
 }
 
 fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMut(Progress)) -> Result<Inspection<'d>, CheckError> {

@@ -10,7 +10,7 @@ const WORDS: usize = 512;
 const GROUP_BITS: u64 = WORDS as u64 * 64;
 
 /// A set of lines or sectors in use.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Claims {
     /// Bits that were claimed, those twice that were claimed twice.
     total: u64,
@@ -34,6 +34,15 @@ impl Claims {
             at += here;
         }
         clean || on(Mutant::SharedSpaceIgnored)
+    }
+
+    /// Claims what another set claims.
+    pub(crate) fn claim_all(&mut self, other: &Self) {
+        self.total += other.total;
+        for (group, words) in &other.groups {
+            let own = self.groups.entry(*group).or_insert_with(|| Box::new([0; WORDS]));
+            own.iter_mut().zip(words.iter()).for_each(|(own, word)| *own |= word);
+        }
     }
 
     /// How many bits were claimed so far.
@@ -82,5 +91,8 @@ mod tests {
         assert!(claims.is_disjoint(&other) && other.is_disjoint(&claims));
         other.claim(32_775, 1);
         assert!(!claims.is_disjoint(&other) && !other.is_disjoint(&claims));
+        claims.claim_all(&other);
+        assert!(!claims.is_free(170, 1) && claims.is_free(171, 1) && !claims.is_free(32_775, 1));
+        assert_eq!(claims.total(), 130);
     }
 }

@@ -8,10 +8,20 @@ use tandemfs_format::mapping::LogEntry;
 use tandemfs_format::superblock::Superblock;
 use tandemfs_format::{DataAddress, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PairSeed, Place};
 
+use crate::mutant::{Mutant, on};
 use crate::segments::Segments;
 
 /// A page of metadata.
 pub(crate) type Page = Box<[u8; PAGE_BYTES]>;
+
+/// A page, and which of its lines (bits) cannot be read.
+pub(crate) struct ReadPage {
+    pub(crate) bytes: Page,
+    pub(crate) unreadable: u64,
+}
+
+/// Stands for each byte that cannot be read: such a line is not empty.
+const UNREADABLE: u8 = 0xff;
 
 /// An image under inspection.
 pub(crate) struct Image<'d> {
@@ -93,6 +103,22 @@ impl<'d> Image<'d> {
         let mut line = EMPTY_LINE;
         self.load(structure, address, &mut line)?;
         Ok(line)
+    }
+
+    /// Loads a page, line by line if it cannot be loaded as a whole ([CK5]). Fails if none of its lines can be read.
+    pub(crate) fn page_by_lines(&self, structure: Structure, address: LineAddress) -> Result<ReadPage, DeviceError> {
+        let error = match self.page(structure, address) {
+            Ok(bytes) => return Ok(ReadPage { bytes, unreadable: 0 }),
+            Err(error) => error,
+        };
+        let mut read = ReadPage { bytes: Box::new([UNREADABLE; PAGE_BYTES]), unreadable: 0 };
+        for (index, into) in (0..).zip(read.bytes.as_chunks_mut::<LINE_BYTES>().0) {
+            match self.line(structure, address.nth(index)) {
+                Ok(line) => *into = line,
+                Err(_) => read.unreadable |= 1 << index,
+            }
+        }
+        if read.unreadable == u64::MAX || on(Mutant::PagesReadWhole) { Err(error) } else { Ok(read) }
     }
 
     /// Loads a page.

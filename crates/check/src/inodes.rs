@@ -10,6 +10,7 @@ use crate::checker::{Checker, Stage};
 use crate::finding::{Damage, Finding};
 use crate::image::{Image, line_of};
 use crate::mend::Mend;
+use crate::mutant::{Mutant, on};
 
 /// Lines that the scan loads at a time: 1 MiB.
 const SWEEP_LINES: u64 = 16 << 10;
@@ -119,7 +120,7 @@ pub(crate) fn sweep(image: &Image<'_>, visit: &mut dyn FnMut(u64, u64, Option<Fo
     }
 }
 
-/// A piece that cannot be read as a whole: page by page, every slot of an unreadable page counts as damaged.
+/// A piece that cannot be read as a whole: page by page, and such a page slot by slot ([CK5]). Every unreadable slot counts as damaged.
 fn sweep_pages(image: &Image<'_>, number: u64, first: LineAddress, lines: u64, visit: &mut dyn FnMut(FoundInode)) {
     let mut buffer = vec![0; PAGE_BYTES];
     for skip in (0..lines).step_by(PAGE_LINES as usize) {
@@ -130,9 +131,12 @@ fn sweep_pages(image: &Image<'_>, number: u64, first: LineAddress, lines: u64, v
             continue;
         }
         for slot in (0..count).step_by(2) {
-            let number = number + (skip + slot) / 2;
-            if number > 0 {
-                visit(FoundInode { number, address: address.nth(slot), decoded: Err(Damage::Unreadable) });
+            let (number, address) = (number + (skip + slot) / 2, address.nth(slot));
+            let lines = [0, 1].map(|line| image.line(Structure::Inode, address.nth(line)));
+            match lines {
+                [Ok(hot), Ok(cold)] if !on(Mutant::PagesReadWhole) => sweep_piece(image, number, address, &[hot, cold].concat(), visit),
+                _ if number > 0 => visit(FoundInode { number, address, decoded: Err(Damage::Unreadable) }),
+                _ => {}
             }
         }
     }

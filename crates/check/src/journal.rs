@@ -1,4 +1,8 @@
 //! The journal: which records are valid, and the lines after they are replayed ([CK1]).
+//!
+//! [CJ1] A ring goes on at its front only with a record that would not have fitted before the ring's end, as for a mount ([RL4] of
+//!       `replay.rs` in `fs`). Otherwise a damaged record is there, whatever is left of it.
+//! [CJ2] The same if something is left of a record where the ring seems to end: a valid one behind it, or its header.
 
 use std::collections::BTreeMap;
 
@@ -62,7 +66,9 @@ fn scan_from(
         let mut found = record_at(image, ring, at)?;
         if found.is_none() && at.offset_bytes > 0 {
             at = Tail { offset_bytes: 0, wrap: at.wrap.wrapping_add(1) };
-            found = record_at(image, ring, at)?;
+            let left = ring_bytes.saturating_sub(end.offset_bytes.into());
+            let did_not_fit = |record: &JournalRecord| record.bytes as u64 > left || on(Mutant::FrontFollowsDamage); // [CJ1]
+            found = record_at(image, ring, at)?.filter(did_not_fit);
         }
         // Txids must rise, which ends the scan of a ring full of valid records at its start.
         let Some(record) = found.filter(|record| record.txid > last_txid) else { return Ok(end) };
@@ -81,7 +87,7 @@ fn scan_from(
 }
 
 /// Whether the ring goes on at its front only because the record at `end` is damaged: there is a valid record behind it, or its header with a
-/// txid between its neighbours'. (A header that an earlier mount left there has an older txid.)
+/// txid between its neighbours' ([CJ2]). (A header that an earlier mount left there has an older txid.)
 fn was_skipped(image: &Image<'_>, ring: u32, end: Tail, last_txid: u64, next_txid: u64) -> Result<bool, DeviceError> {
     if on(Mutant::RingEndsAtDamage) {
         return Ok(false);

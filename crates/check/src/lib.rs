@@ -11,6 +11,8 @@
 //!       size.
 //! [CK3] What damage hides is unknown: link counts, space and maps are judged only if everything that they depend on was read.
 //! [CK4] Repairs go through the journal, so that a cut anywhere leaves the image before or after each repair, never between.
+//! [CK5] A line that cannot be read costs what is in it: where a page fails, its lines are read singly. What can be read when a repair comes to
+//!       it is not given up for having failed before.
 //!
 //! *Architecture invariant:* this crate runs no code of the engine. It shares only `format` and `device` with it, so that a bug of the
 //! engine cannot hide.
@@ -40,6 +42,7 @@ mod mutant;
 pub mod mutant;
 mod namespace;
 mod paths;
+mod proved;
 mod repair;
 mod report;
 mod rescue;

@@ -10,7 +10,9 @@ use crate::checker::{Checker, Stage};
 use crate::finding::{Damage, Finding, Target};
 use crate::inodes::sweep;
 use crate::mend::{Lost, Mend, Owner};
+use crate::mutant::{Mutant, on};
 use crate::namespace::OpenDirectory;
+use crate::proved::{Named, Proved};
 use crate::runs::{FoundRun, position};
 use crate::tree::{Site, Span, Step, Walk};
 
@@ -89,7 +91,8 @@ impl Checker<'_> {
                 self.cut_record(mapping, site, span);
             }
             Step::Pointer { site, span, page, height } => {
-                if !self.claim(inode, span.first, Target::MappingPage, page, PAGE_LINES) {
+                let named = Named::page(mapping.owner, Region::Mappings, page);
+                if !self.claim_proved(named, span.first, Target::MappingPage) {
                     self.cut_record(mapping, site, span);
                 } else if walk.enter(image, page, height, span.first).is_err() {
                     self.find(Finding::MappingDamaged { inode, line: page.number(), damage: Damage::Unreadable });
@@ -161,7 +164,8 @@ impl Checker<'_> {
         let number = mapping.owner.inode;
         match (&mut mapping.directory, record) {
             (Some(directory), Record::Memory(page)) => {
-                if self.claim(number, block, Target::DentryPage, page, PAGE_LINES) {
+                let named = Named::page(mapping.owner, Region::Dentries, page);
+                if self.claim_proved(named, block, Target::DentryPage) {
                     mapping.space += PAGE_BYTES as u64 / 512;
                     mapping.whole &= self.check_directory_page(directory, block, page);
                 } else {
@@ -217,6 +221,17 @@ impl Checker<'_> {
         self.counts.blocks += 1;
         let end_is_stale = of.state & state::TAIL_STALE != 0;
         BlockOf { owner, inode: owner.inode, site, block, start, inside, end_is_stale }
+    }
+
+    /// Claims the lines of a page or leaf, unless they are another inode's by their checksums ([PO1] of `proved.rs`).
+    pub(crate) fn claim_proved(&mut self, named: Named, block: u64, target: Target) -> bool {
+        let image = self.image;
+        let (inode, line) = (named.owner.inode, named.first);
+        if named.is_foreign(image) && !on(Mutant::FirstClaimWins) && self.proved.get_or_insert_with(|| Proved::search(image)).has(&named) {
+            self.find(Finding::LinesShared { inode, block, target, line: line.number() });
+            return false;
+        }
+        self.claim(inode, block, target, line, named.count)
     }
 
     /// Claims lines for a structure. False if it cannot be there, or if another structure uses them.

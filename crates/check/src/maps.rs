@@ -3,13 +3,24 @@
 use tandemfs_device::Structure;
 use tandemfs_format::allocation_map::{PIECE_BYTES, PieceKind, decode};
 use tandemfs_format::geometry::{PIECE_LINES, PIECE_SECTORS};
-use tandemfs_format::{LINE_BYTES, UNIT_LINES};
+use tandemfs_format::{LINE_BYTES, LineAddress, PAGE_LINES, UNIT_LINES};
 
 use crate::checker::{Checker, Stage};
 use crate::claims::Claims;
 use crate::finding::{Finding, Target};
-use crate::image::line_of;
+use crate::image::{Image, line_of};
 use crate::mutant::{Mutant, on};
+
+/// Whether a page is in use, as the maps say that a clean unmount saved with this generation. `None` if they cannot be read there.
+pub(crate) fn is_page_in_use(image: &Image<'_>, generation: u64, page: LineAddress) -> Option<bool> {
+    let mut piece = vec![0; PIECE_LINES as usize * LINE_BYTES];
+    let index = page.unit();
+    image.load(Structure::AllocationMap, image.geometry.piece(index), &mut piece).ok()?;
+    let bits = piece.get(LINE_BYTES..).filter(|bits| bits.len() == PIECE_BYTES)?;
+    decode(image.pair, index, generation, &line_of(&piece, 0), bits)?;
+    let first = (page.number() % UNIT_LINES) as usize / 8;
+    Some(bits.get(first..first + PAGE_LINES as usize / 8)?.iter().all(|byte| *byte == 0xff))
+}
 
 impl Checker<'_> {
     /// Checks every piece of a clean image. Compares pieces with the tree only if the whole tree was read ([CK3]).

@@ -11,6 +11,8 @@ pub enum Mutant {
     JournalIgnored,
     /// Space that two inodes share is not detected.
     SharedSpaceIgnored,
+    /// The first inode that names a page has it, whoever its lines verify for.
+    FirstClaimWins,
     /// Link counts are not compared with the names.
     LinkCountsIgnored,
     /// Saved maps are not compared with the tree.
@@ -25,6 +27,8 @@ pub enum Mutant {
     RepairHomeFirst,
     /// Older sectors below a lost log stay.
     OldBytesKept,
+    /// A log across the end of its file is lost as a whole.
+    LogsAcrossEndDropped,
     /// Bytes of a cut line are not listed.
     LossUnlisted,
     /// A damaged name takes its whole page with it.
@@ -45,6 +49,8 @@ pub enum Mutant {
     ForeignSectorsZeroed,
     /// Valid records behind a damaged one are not looked for.
     RingEndsAtDamage,
+    /// A ring goes on at its front though the record there would have fitted before the end.
+    FrontFollowsDamage,
     /// Bytes that do not match their checksums are restored as good ones.
     RestoresUnverified,
     /// A single line shows where a unit of inodes or a page of names belongs.
@@ -53,6 +59,12 @@ pub enum Mutant {
     LostUnitsUnseen,
     /// A tree that verifies is taken for the content of a file, whatever the file's space and the saved maps say.
     StaleTreesTaken,
+    /// Names that went with a directory count as removed.
+    LostNamesRemoved,
+    /// A page with a line that cannot be read is lost as a whole.
+    PagesReadWhole,
+    /// New pages and sectors may be those of inodes that a repair saves.
+    HalvesOverwritten,
     /// Units keep their place though a page beyond the mark of a rebuilt segment is in use.
     MarksTooLow,
     /// Pages whose checksums are of what they hold with the logs over it are verified without them.

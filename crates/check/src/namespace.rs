@@ -9,7 +9,7 @@ use tandemfs_format::{LineAddress, PAGE_BYTES, Place};
 
 use crate::checker::{Checker, Stage};
 use crate::finding::{Damage, Finding};
-use crate::image::{Image, Page, line_of};
+use crate::image::{Image, ReadPage, line_of};
 use crate::mend::{Mend, Owner};
 use crate::mutant::{Mutant, on};
 
@@ -48,17 +48,17 @@ pub(crate) struct DentryPage<'i> {
     directory: u64,
     generation: u32,
     address: LineAddress,
-    bytes: Page,
+    bytes: ReadPage,
 }
 
 impl<'i> DentryPage<'i> {
     pub(crate) fn load(image: &'i Image<'i>, directory: u64, generation: u32, address: LineAddress) -> Option<Self> {
-        let bytes = image.page(Structure::Dentry, address).ok()?;
+        let bytes = image.page_by_lines(Structure::Dentry, address).ok()?;
         Some(Self::of(image, directory, generation, address, bytes))
     }
 
     /// A page with these bytes.
-    pub(crate) fn of(image: &'i Image<'i>, directory: u64, generation: u32, address: LineAddress, bytes: Page) -> Self {
+    pub(crate) fn of(image: &'i Image<'i>, directory: u64, generation: u32, address: LineAddress, bytes: ReadPage) -> Self {
         Self { image, directory, generation, address, bytes }
     }
 
@@ -67,14 +67,24 @@ impl<'i> DentryPage<'i> {
     }
 
     pub(crate) fn line(&self, line: usize) -> tandemfs_format::Line {
-        line_of(self.bytes.as_slice(), line)
+        line_of(self.bytes.bytes.as_slice(), line)
+    }
+
+    /// Fails if one of these lines cannot be read.
+    fn check_readable(&self, mut lines: std::ops::Range<usize>) -> Result<(), Damage> {
+        match lines.any(|line| self.bytes.unreadable >> line & 1 == 1) {
+            true => Err(Damage::Unreadable),
+            false => Ok(()),
+        }
     }
 
     pub(crate) fn slot(&self, line: usize) -> Result<Slot, Damage> {
+        self.check_readable(line..line + 1)?;
         decode_slot(&self.line(line), &self.place(line)).map_err(Damage::from)
     }
 
     pub(crate) fn entry(&self, line: usize) -> Result<Option<Dentry>, Damage> {
+        self.check_readable(line..line + self.extent(line))?;
         Dentry::decode(line, |line| self.line(line), |line| self.place(line)).map_err(Damage::from)
     }
 

@@ -8,7 +8,7 @@ use tandemfs_format::segment::Region;
 use tandemfs_format::{Line, LineAddress, PAGE_LINES};
 
 use crate::finding::Damage;
-use crate::image::{Image, Page, line_of};
+use crate::image::{Image, ReadPage, line_of};
 use crate::runs::{FoundRun, position};
 
 /// Where a record is.
@@ -78,14 +78,22 @@ struct Frame {
     next: u64,
     /// The records before this one are in runs that were found.
     of_run: u64,
-    bytes: Page,
+    bytes: ReadPage,
 }
 
 impl Frame {
+    /// A line, whether it verifies or not.
+    fn line(&self, line_index: u64) -> Result<Line, Damage> {
+        match self.bytes.unreadable >> line_index & 1 {
+            0 => Ok(line_of(self.bytes.bytes.as_slice(), line_index as usize)),
+            _ => Err(Damage::Unreadable),
+        }
+    }
+
     /// A line, if it verifies.
     fn verified(&self, image: &Image<'_>, (inode, generation): (u64, u32), line_index: u64) -> Option<Line> {
-        let line = line_of(self.bytes.as_slice(), line_index as usize);
         let place = image.place(inode, generation, self.page.nth(line_index));
+        let line = self.line(line_index).ok()?;
         image.superblock.hole_lines().verify(&line, &place).is_ok().then_some(line)
     }
 
@@ -128,7 +136,7 @@ impl Walk {
 
     /// Goes down to a page that [`Step::Pointer`] named. Heights fall with every step, so there are at most eight pages.
     pub(crate) fn enter(&mut self, image: &Image<'_>, page: LineAddress, height: u32, block: u64) -> Result<(), DeviceError> {
-        let bytes = image.page(Structure::Mapping, page)?;
+        let bytes = image.page_by_lines(Structure::Mapping, page)?;
         self.stack.push(Frame { page, height, base: block, next: 0, of_run: 0, bytes });
         Ok(())
     }
@@ -175,18 +183,20 @@ impl Walk {
             }
             let (line_index, index) = (frame.next / LINE_RECORDS as u64, (frame.next % LINE_RECORDS as u64) as usize);
             let address = frame.page.nth(line_index);
-            let line = line_of(frame.bytes.as_slice(), line_index as usize);
+            let line = frame.line(line_index);
             if index == 0 {
                 let place = image.place(self.inode, self.generation, address);
-                if let Err(corrupt) = image.superblock.hole_lines().verify(&line, &place) {
+                let verify = |line: Line| image.superblock.hole_lines().verify(&line, &place).map_err(Damage::from);
+                if let Err(damage) = line.and_then(verify) {
                     let is_in_run = frame.next + LINE_RECORDS as u64 <= frame.of_run;
                     let count = if is_in_run { 0 } else { below(frame.height).saturating_mul(LINE_RECORDS as u64) };
                     let span = Span::of(frame.first_block(), count);
                     frame.next += LINE_RECORDS as u64;
                     let hidden = if is_in_run { 0 } else { frame.hidden(image, (self.inode, self.generation)) };
-                    return Some(Step::DamagedLine { line: address, height: frame.height, span, hidden, damage: corrupt.into() });
+                    return Some(Step::DamagedLine { line: address, height: frame.height, span, hidden, damage });
                 }
             }
+            let Ok(line) = line else { continue };
             let span = Span::of(frame.first_block(), below(frame.height));
             let site = Site::Line { line: address, index };
             let height = frame.height;

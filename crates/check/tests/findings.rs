@@ -591,15 +591,25 @@ fn unreadable_memory_and_sectors_are_findings() {
     };
     assert_eq!(poison(TREE_PAGE), [MappingDamaged { inode: TREE, line: TREE_PAGE, damage: Damage::Unreadable }]);
     assert_eq!(poison(FILE_VECTOR), [MappingDamaged { inode: FILE, line: FILE_VECTOR, damage: Damage::Unreadable }]);
-    assert_eq!(poison(DIRECTORY_PAGE), [MappingDamaged { inode: DIRECTORY, line: DIRECTORY_PAGE, damage: Damage::Unreadable }]);
+    assert_eq!(poison(DIRECTORY_PAGE), [EntryDamaged { directory: DIRECTORY, slot: 0, damage: Damage::Unreadable }]);
     assert_eq!(poison(DATA + 4), [DataUnreadable { inode: FILE, offset: 5000, bytes: 200 }]);
-    let inodes = poison(Image::inode_line(64));
-    assert_eq!(inodes.len(), 32, "every slot of the page may have been in use");
-    assert_eq!(inodes[0], InodeDamaged { inode: 64, damage: Damage::Unreadable });
+    assert_eq!(poison(Image::inode_line(64)), [InodeDamaged { inode: 64, damage: Damage::Unreadable }], "it may have been in use");
     let (image, expected) = sector_that_cannot_be_read();
     let device = image.device();
     device.faults.lock().expect("lock").bad_sector = Some(17);
     assert_eq!(findings(&report(&device, false)), expected);
+}
+
+#[test]
+fn a_page_that_cannot_be_read_is_a_finding_for_each_line_that_may_be_in_use() {
+    let poison = |line: u64| {
+        let device = Image::crashed().device();
+        device.faults.lock().expect("lock").bad_memory = Some(line * 64..(line + 64) * 64);
+        findings(&report(&device, false))
+    };
+    assert_eq!(poison(TREE_PAGE), [MappingDamaged { inode: TREE, line: TREE_PAGE, damage: Damage::Unreadable }]);
+    assert_eq!(poison(DIRECTORY_PAGE), [MappingDamaged { inode: DIRECTORY, line: DIRECTORY_PAGE, damage: Damage::Unreadable }]);
+    assert_eq!(poison(Image::inode_line(64)).len(), 32, "every slot of the page may have been in use");
 }
 
 fn sector_that_cannot_be_read() -> Case {

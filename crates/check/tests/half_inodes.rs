@@ -51,6 +51,11 @@ fn image(clean: bool, fill: impl FnOnce(&FileSystem)) -> MemoryDevice {
 
 /// Damages the second line of an inode.
 fn halve(device: &MemoryDevice, inode: InodeNumber) {
+    damage_line(device, inode, 1);
+}
+
+/// Damages a line of an inode.
+fn damage_line(device: &MemoryDevice, inode: InodeNumber, index: u64) {
     device.damage(|zones| {
         let superblock = Superblock::decode(&zones.memory).expect("verifies");
         let (geometry, pair) = (superblock.geometry, PairSeed::new(superblock.pair));
@@ -60,7 +65,7 @@ fn halve(device: &MemoryDevice, inode: InodeNumber) {
             let segment = Segment::decode(&line, pair, address, geometry.memory_units()).expect("verifies")?;
             (segment.region == Region::Inodes).then_some(segment)
         });
-        let line = segment.expect("there").start_unit * UNIT_LINES + inode.get() * 2 + 1;
+        let line = segment.expect("there").start_unit * UNIT_LINES + inode.get() * 2 + index;
         zones.memory[line as usize * LINE_BYTES..][..LINE_BYTES].fill(0x3c);
     });
 }
@@ -182,6 +187,53 @@ fn directories_keep_their_names_and_others_go_where_nothing_is_left() {
     }
 }
 
+/// Pages that a repair makes anew are not those of another inode that it saves: it took the lowest page that nobody claimed, which was that.
+fn pages_of_halves_beside_new_ones() {
+    let large = data_of(1, 5 * BLOCK + 77);
+    for is_first in [true, false] {
+        for clean in [true, false] {
+            let mut inodes = Vec::new();
+            let device = image(clean, |fs| {
+                let directory = make(fs, InodeNumber::ROOT, "directory", file_type::DIRECTORY | 0o755, b"");
+                if is_first {
+                    inodes.push(file(fs, "large", &large));
+                }
+                let other = make(fs, InodeNumber::ROOT, "other", file_type::DIRECTORY | 0o755, b"");
+                for index in 0..300 {
+                    make(fs, if is_first { other } else { directory }, &format!("file {index}"), file_type::REGULAR | 0o644, b"");
+                }
+                if !is_first {
+                    inodes.push(file(fs, "large", &large));
+                }
+                inodes.push(if is_first { other } else { directory });
+            });
+            inodes.iter().for_each(|inode| halve(&device, *inode));
+            let report = repaired(&device);
+            assert!(report.lost.is_empty() && report.placed.is_empty(), "first {is_first}, clean {clean}: {report:?}");
+            let fs = mount(&device);
+            assert!(read(&fs, inodes[0]).expect("saved") == large, "first {is_first}, clean {clean}");
+            let mut names = 0;
+            fs.read_directory(inodes[1], 2, &mut |_| {
+                names += 1;
+                true
+            })
+            .expect("lists");
+            assert_eq!(names, 300);
+        }
+    }
+}
+
+#[test]
+fn regression_new_pages_were_those_of_inodes_that_were_saved() {
+    pages_of_halves_beside_new_ones();
+}
+
+#[test]
+fn new_pages_over_those_of_saved_inodes_are_caught() {
+    use tandemfs_check::mutant::Mutant;
+    support::assert_caught(&[(pages_of_halves_beside_new_ones, Mutant::HalvesOverwritten)]);
+}
+
 /// A mount removes the name of a damaged inode; a repair does not bring it back, unless it cannot know that.
 #[test]
 fn an_inode_whose_name_was_removed_goes() {
@@ -195,6 +247,63 @@ fn an_inode_whose_name_was_removed_goes() {
     assert!(report.placed.is_empty() && report.rescued.is_empty(), "{report:?}");
     let fs = mount(&device);
     assert!(matches!(fs.attributes(inode), Err(Error::Stale(_))));
+}
+
+/// A file whose directory is lost has lost its name by that, and nobody removed it: it goes where its undamaged neighbour goes.
+fn files_of_a_lost_directory() {
+    let large = data_of(1, 5 * BLOCK + 77);
+    for clean in [true, false] {
+        let mut inodes = Vec::new();
+        let device = image(clean, |fs| {
+            let directory = make(fs, InodeNumber::ROOT, "directory", file_type::DIRECTORY | 0o755, b"");
+            for name in ["large", "neighbour"] {
+                let inode = make(fs, directory, name, file_type::REGULAR | 0o644, b"");
+                fs.write(inode, 0, &large, WriteOptions::default()).expect("written");
+                inodes.push(inode);
+            }
+            inodes.push(directory);
+        });
+        halve(&device, inodes[0]);
+        [0, 1].into_iter().for_each(|index| damage_line(&device, inodes[2], index));
+        let report = repaired(&device);
+        let mut placed: Vec<_> = report.placed.iter().map(|placed| placed.inode).collect();
+        placed.sort_unstable();
+        assert!(placed.ends_with(&[inodes[0].get(), inodes[1].get()]), "clean {clean}: {placed:?}, {:?}", report.lost);
+        let fs = mount(&device);
+        let place = fs.lookup(InodeNumber::ROOT, b"lost+found").expect("made").inode;
+        for inode in &inodes[..2] {
+            let found = fs.lookup(place, format!("#{inode}").as_bytes()).expect("there").inode;
+            assert!(found == *inode && read(&fs, found).expect("whole") == large, "clean {clean}");
+        }
+    }
+}
+
+#[test]
+fn regression_an_inode_was_freed_because_its_directory_was_lost() {
+    files_of_a_lost_directory();
+}
+
+/// An inode that is no directory takes no names with it: what has no name beside it was removed.
+#[test]
+fn a_lost_file_loses_no_names() {
+    let mut inodes = Vec::new();
+    let device = image(true, |fs| {
+        inodes.push(file(fs, "large", &data_of(1, 300_000)));
+        inodes.push(file(fs, "other", &data_of(2, 300_000)));
+    });
+    halve(&device, inodes[0]);
+    let fs = mount(&device);
+    fs.unlink(InodeNumber::ROOT, b"large").expect("removed");
+    fs.unmount().expect("unmounts");
+    [0, 1].into_iter().for_each(|index| damage_line(&device, inodes[1], index));
+    let report = repaired(&device);
+    assert!(report.placed.is_empty() && report.rescued.is_empty(), "{report:?}");
+}
+
+#[test]
+fn a_repair_that_takes_lost_names_for_removed_ones_is_caught() {
+    use tandemfs_check::mutant::Mutant;
+    support::assert_caught(&[(files_of_a_lost_directory, Mutant::LostNamesRemoved)]);
 }
 
 /// A file that was emptied and written again leaves pages of its old mapping that verify, and sectors that match them.

@@ -120,6 +120,40 @@ fn a_damaged_record_before_a_wrap_is_no_end() {
     assert!(matches!(found[..], [RecordDamaged { ring: 0, next: 103, .. }, LinkCount { inode: FILE, found: 8, .. }]), "{found:?}");
 }
 
+/// The record before the wrap has lost its header, so nothing at its place says that it was there. But the one at the front would have fitted
+/// there: check found nothing, and the mount refused the journal.
+#[test]
+fn a_record_without_its_header_before_a_wrap_is_no_end() {
+    header_lost_before_a_wrap();
+}
+
+fn header_lost_before_a_wrap() {
+    let near_end = RING_BYTES_MIN as u32 - 192;
+    for lost in [0..64, 4..8, 16..24, 24..28] {
+        let mut image = Image::crashed();
+        let (first, second) = (version(&image, 7), version(&image, 8));
+        image.superblock.tails[0] = Tail { offset_bytes: 0, wrap: 7 };
+        image.put_journal(0, 0, 102, &[second]);
+        image.edit_superblock(|superblock| superblock.tails[0] = Tail { offset_bytes: near_end, wrap: 6 });
+        image.put_journal(0, 0, 101, &[first]);
+        assert_eq!(seen(&image), 8);
+        let at = image.superblock.geometry.ring(0).offset_bytes() as usize + near_end as usize;
+        image.memory[at + lost.start..at + lost.end].fill(0);
+        let device = image.device();
+        let found = findings(&report(&device, false));
+        let expected = RecordDamaged { ring: 0, offset: near_end, next: 102 };
+        assert!(matches!(&found[..], [first, LinkCount { inode: FILE, found: 8, .. }] if *first == expected), "{found:?}");
+        let repaired = report(&device, true);
+        assert!(repaired.is_consistent() && repaired.repaired.len() == 2, "{repaired:?}");
+        assert!(report(&device, false).is_consistent());
+    }
+}
+
+#[test]
+fn a_front_that_is_taken_though_it_would_have_fitted_is_caught() {
+    assert_caught(&[(header_lost_before_a_wrap, tandemfs_check::mutant::Mutant::FrontFollowsDamage)]);
+}
+
 #[test]
 fn a_record_that_does_not_fit_starts_at_the_front() {
     let mut image = Image::crashed();

@@ -6,9 +6,10 @@ use support::*;
 use tandemfs_check::Finding::*;
 use tandemfs_check::{CheckError, Finding, check};
 use tandemfs_device::Drive;
-use tandemfs_format::inode::file_type;
+use tandemfs_format::inode::{file_type, state};
+use tandemfs_format::mapping::{LeafPointer, LogEntry, Record, SlotClass, leaf_line, line_entries};
 use tandemfs_format::superblock::Superblock;
-use tandemfs_format::{EMPTY_LINE, InodeNumber};
+use tandemfs_format::{EMPTY_LINE, InodeNumber, LineAddress};
 
 /// Repairs an image; what was repaired, what is left, and the image's own opinion afterwards.
 fn repaired(image: &Image) -> (Vec<Finding>, Vec<Finding>) {
@@ -226,4 +227,201 @@ fn damaged_data_stay_unless_they_are_given_up() {
     assert!(device.bytes() == before, "nothing is written");
     let given_up = support::report(&device, true);
     assert!(given_up.is_consistent() && given_up.lost.len() == 1, "{:?}", given_up.findings);
+}
+
+/// One line that cannot be read costs what was in it: a repair gave up the page with it.
+fn one_unreadable_line() {
+    // The second line of an inode without content, a line of a mapping, a name.
+    for line in [Image::inode_line(SMALL) + 1, TREE_PAGE + 1, ROOT_PAGE + 9] {
+        let image = Image::crashed();
+        let device = image.device();
+        device.faults.lock().expect("lock").bad_memory = Some(line * 64 + 8..line * 64 + 9);
+        report(&device, true);
+        device.faults.lock().expect("lock").bad_memory = None;
+        let last = report(&device, true);
+        assert!(last.is_consistent(), "{line:#x}: {:?}", last.findings);
+        let mut after = image.clone();
+        (after.memory, after.blocks) = device.bytes();
+        let hit = |number: &u64| line / 2 == Image::inode_line(*number) / 2;
+        for number in [ROOT, FILE, DIRECTORY, LINK, TREE, SMALL, LONG_LINK, NULL].into_iter().filter(|number| !hit(number)) {
+            assert_eq!(after.inode(number).size, image.inode(number).size, "{line:#x}: inode {number}");
+        }
+        if line == TREE_PAGE + 1 {
+            assert_eq!(after.line(TREE_PAGE), image.line(TREE_PAGE), "the blocks before it are there");
+        }
+        for slot in [0, 1, 2, 4, 5] {
+            assert_eq!(after.line(ROOT_PAGE + slot), image.line(ROOT_PAGE + slot), "{line:#x}: slot {slot}");
+        }
+    }
+}
+
+#[test]
+fn regression_an_unreadable_line_took_its_page_with_it() {
+    one_unreadable_line();
+}
+
+/// What could not be read once, and can be now, is not given up.
+#[test]
+fn an_inode_that_can_be_read_again_stays() {
+    for number in [SMALL, ROOT] {
+        let image = Image::crashed();
+        let device = image.device();
+        let line = Image::inode_line(number);
+        {
+            // The scan of the inodes tries all of them at once, their page, and the line.
+            let mut faults = device.faults.lock().expect("lock");
+            (faults.bad_memory, faults.bad_loads) = (Some(line * 64..line * 64 + 1), Some(3));
+        }
+        let first = report(&device, true);
+        assert!(first.lost.is_empty(), "{:?}", first.lost);
+        assert!(report(&device, true).is_consistent());
+        let mut after = image.clone();
+        (after.memory, after.blocks) = device.bytes();
+        assert_eq!(after.inode(number), image.inode(number));
+    }
+}
+
+#[test]
+fn a_repair_that_gives_up_pages_for_one_line_is_caught() {
+    assert_caught(&[(one_unreadable_line, tandemfs_check::mutant::Mutant::PagesReadWhole)]);
+}
+
+/// An older line of an inode names what another has now: the other keeps it, although its number is higher.
+fn older_pointers() {
+    // A page of a mapping.
+    let mut image = Image::crashed();
+    image.edit_inode(FILE, |inode| {
+        inode.root = Record::Pointer { page: LineAddress::new(TREE_PAGE), height: 1 }.encode().to_bytes();
+    });
+    assert_kept(&image, TREE, TREE_PAGE..TREE_PAGE + 64);
+
+    // A page of names.
+    let mut image = Image::crashed();
+    let page = DENTRIES + 128;
+    image.add_empty(9, file_type::DIRECTORY | 0o755, 2);
+    image.put_name(ROOT, ROOT_PAGE, 10, b"other", 9);
+    image.edit_inode(ROOT, |inode| inode.nlink += 1);
+    let root = Record::Memory(LineAddress::new(page)).encode().to_bytes();
+    image.edit_inode(9, |inode| (inode.size, inode.space_512, inode.root) = (4096, 8, root));
+    image.add_empty(10, file_type::REGULAR | 0o644, 1);
+    image.put_name(9, page, 0, b"name", 10);
+    assert_eq!(image.findings(), []);
+    image.edit_inode(DIRECTORY, |inode| inode.root = root);
+    assert_kept(&image, 9, page..page + 64);
+
+    // A leaf.
+    let mut image = Image::crashed();
+    let leaf = Some(LeafPointer { address: LineAddress::new(LEAVES + 10), class: 0 });
+    let log = image.log(DATA + 16, 0, 50, SlotClass::Line);
+    image.add_empty(9, file_type::REGULAR | 0o644, 1);
+    image.put_name(ROOT, ROOT_PAGE, 10, b"other", 9);
+    let root = Record::Block { extent: None, leaf }.encode().to_bytes();
+    image.edit_inode(9, |inode| (inode.size, inode.space_512, inode.root) = (50, 1, root));
+    let line = leaf_line(&[Some(log), None, None, None], &image.place(9, LEAVES + 10));
+    image.put(LEAVES + 10, line);
+    assert_eq!(image.findings(), []);
+    image.edit_root(FILE, |record| match record {
+        Record::Block { extent, .. } => Record::Block { extent, leaf },
+        other => other,
+    });
+    assert_kept(&image, 9, LEAVES + 10..LEAVES + 11);
+}
+
+/// A repair leaves these lines, and the inode that has them, as they are.
+fn assert_kept(image: &Image, number: u64, lines: std::ops::Range<u64>) {
+    let device = image.device();
+    let report = report(&device, true);
+    assert!(report.is_consistent(), "{:?}", report.findings);
+    assert!(report.lost.iter().all(|lost| lost.inode != number), "{:?}", report.lost);
+    let of_other = |finding: &Finding| finding.inode() == Some(number);
+    assert!(!report.repaired.iter().any(|located| of_other(&located.finding)), "{:?}", report.repaired);
+    let mut after = image.clone();
+    (after.memory, after.blocks) = device.bytes();
+    assert_eq!(after.inode(number), image.inode(number));
+    for line in lines {
+        assert_eq!(after.line(line), image.line(line), "line {line:#x}");
+    }
+}
+
+#[test]
+fn regression_an_older_pointer_took_what_another_inode_has() {
+    older_pointers();
+}
+
+/// Lines that verify for nobody are whose they are named by first; lines of which some verify for each are shared.
+#[test]
+fn pages_that_verify_for_nobody_are_damaged_and_not_anothers() {
+    let mut image = Image::crashed();
+    for line in [TREE_PAGE, TREE_PAGE + 1] {
+        image.damage(line);
+    }
+    let found = image.findings();
+    assert!(matches!(found[..], [MappingDamaged { inode: TREE, .. }, MappingDamaged { inode: TREE, .. }]), "{found:?}");
+    let mut image = Image::crashed();
+    image.edit_inode(FILE, |inode| {
+        inode.root = Record::Pointer { page: LineAddress::new(TREE_PAGE), height: 1 }.encode().to_bytes();
+    });
+    image.put_record(FILE, TREE_PAGE, 30, Record::LOST);
+    let found = image.findings();
+    assert!(found.iter().any(|finding| matches!(finding, LinesShared { inode: TREE, .. })), "{found:?}");
+}
+
+#[test]
+fn a_first_claim_that_takes_what_is_anothers_is_caught() {
+    assert_caught(&[(older_pointers, tandemfs_check::mutant::Mutant::FirstClaimWins)]);
+}
+
+/// A file is shorter than its logs say, as an older line of its inode leaves it: its bytes are there after a repair as they were before.
+fn logs_across_the_end() {
+    let mut image = Image::crashed();
+    image.edit_inode(SMALL, |inode| inode.size -= 10);
+    let (report, after) = repaired_image(&image);
+    assert!(report.lost.is_empty(), "{:?}", report.lost);
+    let crc = image.pair().data(&data_of(DATA + 8, 90));
+    let log = LogEntry { address: LineAddress::new(DATA + 8), crc, offset: 0, length: 90, class: SlotClass::Quarter };
+    assert_eq!(after.inode(SMALL).root_record().decode(LineAddress::new(0)).expect("has a meaning"), Record::SingleLog(log));
+
+    // The log of 200 B at 5000 across the end, and behind it, over sectors.
+    for size in [5100, 4950] {
+        let mut image = Image::crashed();
+        image.edit_inode(FILE, |inode| inode.size = size);
+        let (report, after) = repaired_image(&image);
+        assert!(report.lost.is_empty(), "{:?}", report.lost);
+        let record = after.inode(FILE).root_record().decode(LineAddress::new(0)).expect("has a meaning");
+        let Record::Block { extent: Some(extent), leaf: Some(_) } = record else { panic!("{record:?}") };
+        assert_eq!(extent.count, 2, "the sectors of the file stay");
+        assert_eq!(after.inode(FILE).state & state::TAIL_STALE, state::TAIL_STALE, "older bytes are behind the end");
+        let [first, _, second, _] = line_entries(&after.line(FILE_LEAF), LineAddress::new(FILE_LEAF)).expect("has a meaning");
+        assert_eq!(first.map(|log| log.length), Some(64));
+        let crc = image.pair().data(&data_of(DATA + 4, 100));
+        assert_eq!(second.map(|log| (log.offset, log.length, log.crc)), (size > 5000).then_some((5000, 100, crc)));
+    }
+
+    // Bytes that do not match are no content, and a link that lost a part of its target leads elsewhere.
+    let mut image = Image::crashed();
+    image.edit_inode(SMALL, |inode| inode.size -= 10);
+    image.damage(DATA + 8);
+    assert_eq!(repaired_image(&image).0.lost.iter().map(|lost| lost.inode).collect::<Vec<_>>(), [SMALL]);
+    let mut image = Image::crashed();
+    image.edit_inode(LONG_LINK, |inode| inode.size -= 5);
+    assert_eq!(repaired_image(&image).0.lost.iter().map(|lost| lost.inode).collect::<Vec<_>>(), [LONG_LINK]);
+}
+
+fn repaired_image(image: &Image) -> (tandemfs_check::Report, Image) {
+    let device = image.device();
+    let report = report(&device, true);
+    assert!(report.is_consistent(), "{:?}", report.findings);
+    let mut after = image.clone();
+    (after.memory, after.blocks) = device.bytes();
+    (report, after)
+}
+
+#[test]
+fn regression_bytes_before_the_end_went_with_a_log_across_it() {
+    logs_across_the_end();
+}
+
+#[test]
+fn a_repair_that_drops_logs_across_the_end_is_caught() {
+    assert_caught(&[(logs_across_the_end, tandemfs_check::mutant::Mutant::LogsAcrossEndDropped)]);
 }

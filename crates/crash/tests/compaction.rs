@@ -2,19 +2,22 @@
 //! beside other work, around damage. And the deliberate bugs of it. A mutant is global to the process, so the tests of this file run one
 //! after the other.
 
+mod damage;
 mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
+use damage::lines::{Image, What};
 use support::bugs::{self, alone};
+use tandemfs_check::{CheckOptions, RestoreOptions, check, restore};
 use tandemfs_crash::{Awake, Event, MemoryDevice, Random, Setting, Tree, check_device, each_state, fill, mount, rounds_or, works};
-use tandemfs_device::PersistenceDomain;
+use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::mutant::Mutant;
-use tandemfs_fs::{AllocateMode, CompactionRun, Error, FileSystem, MountOptions, NewInode, SetExtendedAttribute, WriteOptions};
+use tandemfs_fs::{AllocateMode, CompactionRun, Error, FileSystem, MountOptions, NewInode, RenameMode, SetExtendedAttribute, WriteOptions};
 
 const MIB: u64 = 1 << 20;
 /// Groups that fill more than two units of each region.
@@ -321,6 +324,63 @@ fn damage_stays(setting: &Setting) -> Result<(), String> {
     }
 }
 
+/// Names that are removed after their page has moved stay away when a repair, or a restore, searches the pages of the directory: nothing in
+/// the pages that it left behind is taken for a name. After a clean unmount or as a crash leaves the image.
+fn old_names_stay_away(setting: &Setting, clean: bool) -> Result<(), String> {
+    let setting = Setting { memory_bytes: 16 * MIB, block_zone_bytes: 16 * MIB, ..setting.clone() };
+    let device = setting.format();
+    let fs = mount(&device, &setting.mount)?;
+    let directory = make(&fs, InodeNumber::ROOT, "directory", file_type::DIRECTORY)?;
+    let mut inodes = Vec::new();
+    for name in 0..300 {
+        inodes.push(make(&fs, directory, &format!("name {name}"), file_type::REGULAR)?);
+    }
+    let other = make(&fs, InodeNumber::ROOT, "other", file_type::REGULAR)?;
+    fs.move_everything().map_err(text)?;
+    fs.unlink(directory, b"name 7").map_err(text)?;
+    fs.checkpoint().map_err(text)?;
+    if make(&fs, InodeNumber::ROOT, "of somebody else", file_type::REGULAR)? != inodes[7] {
+        return Err("the number is not used again".into());
+    }
+    fs.rename(InodeNumber::ROOT, b"other", directory, b"name 70", RenameMode::Replace).map_err(text)?;
+    let expected = Tree::read(&fs)?;
+    match clean {
+        true => fs.unmount(),
+        false => fs.checkpoint(),
+    }
+    .map_err(text)?;
+    let device = device.fork();
+    device.damage(|zones| {
+        let lines: Vec<_> =
+            Image::new(zones).lines_of(directory).into_iter().filter(|(what, _)| matches!(what, What::Mapping(_))).collect();
+        assert!(!lines.is_empty(), "its pages are named by a page");
+        for (_, line) in lines {
+            zones.memory[line.offset_bytes() as usize..][..64].fill(0x6b);
+        }
+    });
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let to = folder.path().join("restored");
+    let drive = || Drive::new(Arc::new(device.clone()));
+    restore(&drive(), &to, &RestoreOptions::default(), &mut |_| {}).map_err(|error| error.to_string())?;
+    for (name, is_there) in [("name 7", false), ("name 8", true), ("name 70", true)] {
+        if to.join("directory").join(name).exists() != is_there {
+            return Err(format!("restored: {name} is there: {}", !is_there));
+        }
+    }
+    let options = CheckOptions { repair: true, threads: 1, ..CheckOptions::default() };
+    let report = check(&drive(), &options, &mut |_| {}).map_err(|error| error.to_string())?;
+    if !report.is_consistent() || !report.placed.is_empty() {
+        return Err(format!("{:?}, {:?}", report.findings, report.placed));
+    }
+    let fs = mount(&device, &setting.mount)?;
+    same(&fs, &expected)?;
+    if fs.lookup(directory, b"name 70").map_err(text)?.inode != other {
+        return Err("the name leads to what it replaced".into());
+    }
+    fs.unmount().map_err(text)?;
+    check_device(&device, false).map(drop)
+}
+
 fn sound(scenario: impl Fn(&Setting) -> Result<(), String>) {
     bugs::sound(&settings(), scenario);
 }
@@ -347,6 +407,23 @@ fn every_cut_of_a_compaction_leaves_the_tree() {
 #[test]
 fn damaged_lines_do_not_move() {
     sound(damage_stays);
+}
+
+#[test]
+fn regression_names_that_were_removed_came_back_from_pages_that_had_moved() {
+    sound(|setting| [true, false].into_iter().try_for_each(|clean| old_names_stay_away(setting, clean)));
+}
+
+/// Engines that left the old pages as they were: the maps of a clean unmount say that nobody has them.
+#[test]
+fn pages_that_older_engines_left_are_not_searched_after_a_clean_unmount() {
+    let _alone = alone();
+    bugs::run(Mutant::MovedEntriesLeft, || old_names_stay_away(&settings()[0], true)).unwrap_or_else(|what| panic!("{what}"));
+}
+
+#[test]
+fn cz9_moved_entries_left() {
+    caught(Mutant::MovedEntriesLeft, |setting| old_names_stay_away(setting, false));
 }
 
 #[test]

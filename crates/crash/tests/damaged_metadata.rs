@@ -293,10 +293,52 @@ fn a_directory_with_a_damaged_name_can_be_emptied_and_removed() {
                 fs.unlink(directory, name).unwrap_or_else(|error| panic!("{error}"));
             }
             assert!(!fs.damage().holds_back, "names hide no space");
-            fs.remove_directory(InodeNumber::ROOT, b"names").expect("nothing in it can be read");
-            assert!(matches!(find(&fs, &[b"names"]), Err(Error::NotFound)));
+            let removed = fs.remove_directory(InodeNumber::ROOT, b"names");
+            if how == How::Bit {
+                assert!(matches!(removed, Err(Error::Damaged { .. })), "a repair corrects the name: {removed:?}");
+            } else {
+                removed.expect("nothing in it can be read");
+                assert!(matches!(find(&fs, &[b"names"]), Err(Error::NotFound)));
+            }
         }
     }
+}
+
+/// A directory whose names a repair can give back is not taken for an empty one.
+fn correctable_directory() {
+    for clean in [true, false] {
+        let scene = scene(clean);
+        let lines = Image::new(&scene.zones).lines_of(scene.objects[4].1);
+        let (_, address) = *lines.iter().find(|(what, _)| *what == What::Mapping(1)).expect("names take more than a page");
+        for how in [How::Bit, How::Noise] {
+            let mut zones = scene.zones.clone();
+            how.apply(bytes_of(&mut zones, address), &mut Random::new(3));
+            let (device, fs) = mount(&zones);
+            let fs = fs.expect("mounts");
+            make(&fs, InodeNumber::ROOT, b"empty", damage::DIRECTORY).expect("made");
+            let replaced = fs.rename(InodeNumber::ROOT, b"empty", InodeNumber::ROOT, b"names", RenameMode::Replace);
+            if how == How::Noise {
+                replaced.expect("no name in it can be read");
+                continue;
+            }
+            assert!(matches!(replaced, Err(Error::Damaged { .. })), "clean {clean}: {replaced:?}");
+            let removed = fs.remove_directory(InodeNumber::ROOT, b"names");
+            assert!(matches!(removed, Err(Error::Damaged { .. })), "clean {clean}: {removed:?}");
+            fs.unmount().expect("unmounts");
+            let options = CheckOptions { repair: true, threads: 1, ..CheckOptions::default() };
+            let report = check(&Drive::new(Arc::new(device.clone())), &options, &mut |_| {}).expect("runs");
+            assert!(report.is_consistent(), "{:?}", report.findings);
+            let (_device, fs) = mount(&device.zones());
+            let fs = fs.expect("mounts");
+            let names = find(&fs, &[b"names"]).expect("there");
+            assert_eq!(content(&fs, names).expect("read").names, scene.objects[4].2.names);
+        }
+    }
+}
+
+#[test]
+fn regression_a_directory_that_can_be_corrected_was_removed_as_empty() {
+    correctable_directory();
 }
 
 /// A cut in front of the damage keeps what is before it, also where the maps were loaded.

@@ -11,6 +11,7 @@ use damage::{How, bytes_of, journalled, mount, run, scene};
 use tandemfs_check::{CheckOptions, check};
 use tandemfs_crash::{MemoryDevice, Random};
 use tandemfs_device::{Drive, PersistenceDomain};
+use tandemfs_format::InodeNumber;
 use tandemfs_fs::FileSystem;
 use tandemfs_fs::mutant::{self, Mutant};
 
@@ -58,6 +59,18 @@ fn empty_leaf_reads(bug: Mutant) -> bool {
     reads
 }
 
+/// Whether a directory is removed whose names are lost by one wrong bit.
+fn full_directory_is_removed(bug: Mutant) -> bool {
+    let scene = scene(true);
+    let (_, _, address) = *scene.lines().iter().find(|(object, what, _)| *object == 4 && *what == What::Mapping(1)).expect("there");
+    let mut zones = scene.zones.clone();
+    How::Bit.apply(bytes_of(&mut zones, address), &mut Random::new(2));
+    mutant::select(bug);
+    let removed = mount(&zones).1.expect("mounts").remove_directory(InodeNumber::ROOT, b"names").is_ok();
+    mutant::select(Mutant::None);
+    removed
+}
+
 #[test]
 fn space_that_damage_hides_is_not_given_out_and_an_unmount_is_not_clean() {
     for (how, what) in [(How::Noise, What::Hot), (How::Noise, What::Mapping(1)), (How::Bit, What::Mapping(1)), (How::Bit, What::Cold)] {
@@ -71,6 +84,7 @@ fn space_that_damage_hides_is_not_given_out_and_an_unmount_is_not_clean() {
     assert_eq!(lost_that_reads(Mutant::None), None);
     assert!(lost_that_reads(Mutant::LostReadsAsHole).is_some(), "with the bug what is lost reads as zeros");
     assert!(!empty_leaf_reads(Mutant::None) && empty_leaf_reads(Mutant::EmptyLeavesRead));
+    assert!(!full_directory_is_removed(Mutant::None) && full_directory_is_removed(Mutant::CorrectableIsEmpty));
     let (mut zones, _, starts) = journalled();
     zones.memory[starts[1] as usize + 50] ^= 1;
     assert!(mount(&zones).1.is_err());

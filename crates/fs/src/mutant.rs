@@ -57,6 +57,10 @@ pub enum Mutant {
     MovedUnderReaders,
     /// Compaction gives damaged lines a valid checksum ([CZ4]).
     DamagedMoved,
+    /// A directory whose names a repair would give back counts as empty ([DI5]).
+    CorrectableIsEmpty,
+    /// Compaction leaves the entries of a page in its old place ([CZ9]).
+    MovedEntriesLeft,
     /// R7: sectors are given out before the transaction that frees them is persistent.
     DataFreedBeforeCommit,
     /// [DQ2]: sectors are discarded before the transaction that frees them is persistent.

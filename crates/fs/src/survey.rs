@@ -173,7 +173,7 @@ impl Surveyor<'_, '_> {
         let Self { salvage, take, found_512, pages, has_open_pages, has_copies, .. } = self;
         salvage.walk(self.inode.root_record(), self.trust, &mut |salvage, trust, piece| {
             Ok(match piece {
-                Piece::Page(page) => take(trust, space::region(Region::Mappings, page, PAGE_LINES)),
+                Piece::Page(page) | Piece::Again(page) => take(trust, space::region(Region::Mappings, page, PAGE_LINES)),
                 Piece::RunLine(line) => take(trust, space::region(Region::Leaves, line, 1)),
                 Piece::Block(_, Record::Memory(page)) if is_directory => {
                     let is_inside = volume.geometry.holds_lines(page, PAGE_LINES);

@@ -7,12 +7,13 @@
 //! [CU3] Lost records end with the block that holds the end of the file, so that what grows behind it is no part of them. That takes pages;
 //!       without space for them the record covers more.
 
+use tandemfs_device::Structure;
 use tandemfs_format::dentry::PAGE_SLOTS;
 use tandemfs_format::inode::{Inode, Timestamp, file_type, state};
 use tandemfs_format::integer::U40;
 use tandemfs_format::mapping::{Extent, HEIGHT_MAX, LINE_RECORDS, LeafPointer, PAGE_RECORDS, Record};
 use tandemfs_format::segment::Region;
-use tandemfs_format::{DataAddress, InodeNumber, LineAddress};
+use tandemfs_format::{DataAddress, EMPTY_LINE, InodeNumber, LineAddress};
 
 use crate::finding::Finding;
 use crate::mend::{Lost, Mend, Owner};
@@ -29,10 +30,14 @@ pub(crate) fn plan(plan: &mut Plan<'_>) {
     let inspection = plan.inspection;
     let mut halves = halves::search(plan);
     let judge = Judge::new(plan, &halves);
-    let salvage = Salvage::search(inspection, halves::directories(&halves));
+    plan.names_are_lost = judge.names_are_lost();
+    let salvage = Salvage::search(inspection, plan.maps_generation, halves::directories(&halves));
+    halves::spare(plan, &halves, &judge, &salvage);
     for mend in inspection.mends.iter().filter(|mend| !mend.is_of_data()) {
         match mend {
+            Mend::Root if readable(plan, 1).is_some_and(|root| root.is_directory()) => {}
             Mend::Root => root::rebuild(plan, &salvage),
+            Mend::FreeInode { inode, .. } if readable(plan, *inode).is_some() => {}
             Mend::FreeInode { inode, address } => {
                 let is_kept = halves.remove(inode).is_some_and(|half| match judge.judge(plan, *inode) {
                     Verdict::Save => halves::save(plan, *inode, half, &salvage),
@@ -71,8 +76,20 @@ pub(crate) fn plan(plan: &mut Plan<'_>) {
     cut_findings(plan);
 }
 
+/// An inode that can be read now, whatever the check found ([CK5]).
+fn readable(plan: &Plan<'_>, number: u64) -> Option<Inode> {
+    let (address, inode) = plan.inode(number)?;
+    let cold = plan.line(Structure::Inode, address.nth(1))?;
+    (number > 0 && cold != EMPTY_LINE).then_some(inode)
+}
+
 /// [CU2]
 fn cut_line(plan: &mut Plan<'_>, (owner, line): (Owner, LineAddress), (height, span): (u32, Span), lost: Option<Lost>) {
+    let place = plan.image.place(owner.inode, owner.generation, line);
+    let holes = plan.image.superblock.hole_lines();
+    if plan.line(Structure::Mapping, line).is_some_and(|line| holes.verify(&line, &place).is_ok()) {
+        return; // it can be read now ([CK5])
+    }
     if plan.frees_link(lost) || plan.is_freed(owner.inode) {
         return;
     }
@@ -85,8 +102,7 @@ fn cut_line(plan: &mut Plan<'_>, (owner, line): (Owner, LineAddress), (height, s
         let first = span.first.saturating_add(each.saturating_mul(index));
         *record = lost_record(plan, owner, (height - 1, first), lost).encode();
     }
-    let place = plan.image.place(owner.inode, owner.generation, line);
-    plan.add(Group::from([(line.number(), plan.image.superblock.hole_lines().line(&records, &place))]));
+    plan.add(Group::from([(line.number(), holes.line(&records, &place))]));
 }
 
 /// [CU2]

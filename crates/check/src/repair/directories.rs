@@ -2,7 +2,8 @@
 //! and missing pages are repaired alike.
 //!
 //! [DM1] A page that nobody claims belongs to a directory if a line of it fits the directory's number and generation: a line's checksum
-//!       covers both. Lines that are removed are emptied, so what still fits was not removed.
+//!       covers both. Lines that are removed are emptied, and so are pages that move ([CZ9] of `compaction` in `fs`), so what still fits was
+//!       not removed. Older engines left pages that moved as they were: a page that the maps of a clean unmount call free is none.
 
 use std::collections::BTreeMap;
 
@@ -14,6 +15,7 @@ use tandemfs_format::{EMPTY_LINE, Line, LineAddress, PAGE_BYTES, PAGE_LINES, UNI
 
 use crate::checker::Inspection;
 use crate::image::line_of;
+use crate::maps::is_page_in_use;
 use crate::mend::{Mend, Owner};
 use crate::mutant::{Mutant, on};
 
@@ -27,7 +29,7 @@ pub(crate) struct Salvage(BTreeMap<Owner, Vec<LineAddress>>);
 
 impl Salvage {
     /// Searches the pages that nobody claims for lines of the directories that lost some, and of others ([DM1]).
-    pub(crate) fn search(inspection: &Inspection<'_>, others: Vec<Owner>) -> Self {
+    pub(crate) fn search(inspection: &Inspection<'_>, maps_generation: Option<u64>, others: Vec<Owner>) -> Self {
         let mut owners = others;
         for mend in &inspection.mends {
             match mend {
@@ -46,19 +48,25 @@ impl Salvage {
             let pages = (start..start + segment.high_water_lines / PAGE_LINES * PAGE_LINES).step_by(PAGE_LINES as usize);
             for first in pages.filter(|first| inspection.lines.is_free(*first, PAGE_LINES)) {
                 let address = LineAddress::new(first);
-                let Ok(page) = image.page(Structure::Dentry, address) else { continue };
+                let Ok(page) = image.page_by_lines(Structure::Dentry, address) else { continue };
                 let fits = |owner: &&Owner| {
                     (0..PAGE_LINES).any(|index| {
-                        let line = line_of(page.as_slice(), index as usize);
+                        let line = line_of(page.bytes.as_slice(), index as usize);
                         line != EMPTY_LINE && image.place(owner.inode, owner.generation, address.nth(index)).verify(&line).is_ok()
                     })
                 };
-                if let Some(owner) = owners.iter().find(fits) {
+                let was_left = || maps_generation.is_some_and(|generation| is_page_in_use(image, generation, address) == Some(false));
+                if let Some(owner) = owners.iter().find(fits).filter(|_| !was_left()) {
                     found.0.entry(*owner).or_default().push(address);
                 }
             }
         }
         found
+    }
+
+    /// All pages that were found.
+    pub(crate) fn pages(&self) -> impl Iterator<Item = LineAddress> {
+        self.0.values().flatten().copied()
     }
 
     pub(crate) fn pages_of(&self, owner: Owner) -> impl Iterator<Item = LineAddress> {

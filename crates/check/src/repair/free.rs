@@ -1,4 +1,5 @@
-//! Finds lines, inode slots and sectors that nobody claims, for what a repair makes anew ([RP6]). Lines are taken below the high-water
+//! Finds lines, inode slots and sectors that nobody claims, for what a repair makes anew ([RP6]), and that no inode has that it saves ([HV3]).
+//! Lines are taken below the high-water
 //! marks; a region without free lines there gets more of its segment, by a mark that is raised once the new lines are zeroed.
 
 use tandemfs_format::segment::{Region, Segment};
@@ -6,6 +7,7 @@ use tandemfs_format::{EMPTY_LINE, Line, LineAddress, PAGE_LINES, Sector, UNIT_LI
 
 use crate::checker::Inspection;
 use crate::claims::Claims;
+use crate::mutant::{Mutant, on};
 
 /// A mark to raise: the segment's line in the table, the segment with its new mark, the lines to zero.
 #[derive(Debug, Clone)]
@@ -36,6 +38,14 @@ impl<'i> Free<'i> {
             taken_sectors: Claims::default(),
             searched: [0; 6],
             next_sector: 1,
+        }
+    }
+
+    /// Takes nothing of what these claim, although nobody else does ([RP6]).
+    pub(crate) fn spare(&mut self, lines: &Claims, sectors: &Claims) {
+        if !on(Mutant::HalvesOverwritten) {
+            self.taken.claim_all(lines);
+            self.taken_sectors.claim_all(sectors);
         }
     }
 

@@ -19,7 +19,7 @@
 //!       other. Changes that belong together (the slots of one name, all of an inode) are in one record.
 //! [RP5] A round is repeated only if the findings or the state of the superblock changed since every earlier round, so a repair ends; as
 //!       long as they change it goes on.
-//! [RP6] New structures are written only to lines and sectors that nobody claims, and are durable before the record that links them.
+//! [RP6] New structures are written only to lines and sectors that nobody claims nor will ([HV3] of `halves.rs`), and are durable before the record that links them.
 //! [RP7] The old bytes of everything that changes are durable in the file for undoing before the change.
 
 mod counts;
@@ -63,6 +63,8 @@ pub(crate) struct Repairer<'d> {
     table_is_done: bool,
     /// The generation whose saved maps are right, if the image was clean at first: the repair itself ends that.
     maps_generation: Option<u64>,
+    /// A round found that names are lost ([HV2] of `halves.rs`): inodes without one may be found later.
+    names_are_lost: bool,
 }
 
 impl<'d> Repairer<'d> {
@@ -77,6 +79,7 @@ impl<'d> Repairer<'d> {
             rescued: Vec::new(),
             table_is_done: !options.rescue,
             maps_generation: None,
+            names_are_lost: false,
         }
     }
 
@@ -179,8 +182,15 @@ impl<'d> Repairer<'d> {
         (!plan.is_empty()).then_some((plan, sentences))
     }
 
-    fn ordinary_plan<'i>(&self, inspection: &'i Inspection<'i>) -> Option<Plan<'i>> {
-        if is_blind(inspection) { None } else { Some(make_plan(inspection, self.options, self.maps_generation)) }
+    fn ordinary_plan<'i>(&mut self, inspection: &'i Inspection<'i>) -> Option<Plan<'i>> {
+        if is_blind(inspection) {
+            return None;
+        }
+        let mut plan = Plan::new(inspection);
+        (plan.maps_generation, plan.names_are_lost) = (self.maps_generation, self.names_are_lost);
+        fill_plan(&mut plan, self.options);
+        self.names_are_lost = plan.names_are_lost;
+        Some(plan)
     }
 
     /// The file is made when something is about to be changed, and not before.
@@ -219,27 +229,25 @@ fn drops_maps(finding: &Finding) -> bool {
     )
 }
 
-fn make_plan<'i>(inspection: &'i Inspection<'i>, options: &CheckOptions, maps_generation: Option<u64>) -> Plan<'i> {
+/// The first step that has something to do.
+fn fill_plan(plan: &mut Plan<'_>, options: &CheckOptions) {
     let loses_nothing = options.preen;
-    let mut plan = Plan::new(inspection);
-    plan.maps_generation = maps_generation;
-    if loses_nothing && inspection.findings().any(is_of_journal) {
-        return plan;
+    if loses_nothing && plan.inspection.findings().any(is_of_journal) {
+        return;
     }
     if !loses_nothing {
-        cut::plan(&mut plan);
+        cut::plan(plan);
     }
     if plan.is_empty() {
-        names::plan(&mut plan, loses_nothing);
+        names::plan(plan, loses_nothing);
     }
     if plan.is_empty() {
-        lost_found::plan(&mut plan, options.subdirectories_max);
+        lost_found::plan(plan, options.subdirectories_max);
     }
     if plan.is_empty() {
-        counts::plan(&mut plan);
+        counts::plan(plan);
     }
     if plan.is_empty() && options.zero_data && !loses_nothing {
-        zero::plan(&mut plan);
+        zero::plan(plan);
     }
-    plan
 }

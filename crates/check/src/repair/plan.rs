@@ -50,6 +50,8 @@ pub(crate) struct Plan<'i> {
     pub(crate) sentences: Vec<String>,
     /// The generation whose saved maps are right, if the image was clean.
     pub(crate) maps_generation: Option<u64>,
+    /// This round, or one before it, found that names are lost ([HV2] of `halves.rs`).
+    pub(crate) names_are_lost: bool,
     /// All lines that change, with their new bytes.
     view: BTreeMap<u64, Line>,
     freed: BTreeSet<u64>,
@@ -69,6 +71,7 @@ impl<'i> Plan<'i> {
             placed: Vec::new(),
             sentences: Vec::new(),
             maps_generation: None,
+            names_are_lost: false,
             view: BTreeMap::new(),
             freed: BTreeSet::new(),
         }
@@ -110,17 +113,15 @@ impl<'i> Plan<'i> {
 
     /// A page of directory entries as the plan leaves it.
     pub(crate) fn dentry_page(&self, owner: Owner, address: LineAddress) -> Option<DentryPage<'i>> {
-        let mut bytes = match self.image.page(Structure::Dentry, address) {
-            Ok(bytes) => bytes,
-            Err(_) => return None,
-        };
+        let mut read = self.image.page_by_lines(Structure::Dentry, address).ok()?;
         for (line, image) in self.view.range(address.number()..address.number() + PAGE_LINES) {
-            let at = (line - address.number()) as usize * LINE_BYTES;
-            if let Some(target) = bytes.get_mut(at..at + LINE_BYTES) {
+            let index = (line - address.number()) as usize;
+            read.unreadable &= !(1 << index);
+            if let Some(target) = read.bytes.get_mut(index * LINE_BYTES..(index + 1) * LINE_BYTES) {
                 target.copy_from_slice(image);
             }
         }
-        Some(DentryPage::of(self.image, owner.inode, owner.generation, address, bytes))
+        Some(DentryPage::of(self.image, owner.inode, owner.generation, address, read))
     }
 
     /// An inode as the plan leaves it, if it verifies.

@@ -13,20 +13,19 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use tandemfs_device::Structure;
-use tandemfs_format::allocation_map::{PIECE_BYTES, decode};
 use tandemfs_format::attributes::AttributePointer;
-use tandemfs_format::geometry::PIECE_LINES;
 use tandemfs_format::inode::{Inode, InodeColdLine, file_type};
 use tandemfs_format::mapping::{HEIGHT_MAX, PAGE_RECORDS, Record, line_records};
 use tandemfs_format::segment::Region;
 use tandemfs_format::superblock::ChecksumKind;
-use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, LineAddress, PAGE_LINES, UNIT_LINES};
+use tandemfs_format::{EMPTY_LINE, InodeNumber, LineAddress, PAGE_LINES, UNIT_LINES};
 use zerocopy::FromZeros;
 
-use crate::checker::verify_alone;
+use crate::checker::{Taken, verify_alone};
 use crate::claims::Claims;
 use crate::image::{Image, line_of};
 use crate::inodes::Inodes;
+use crate::maps::is_page_in_use;
 use crate::mend::Owner;
 use crate::mutant::{Mutant, on};
 use crate::tree::{Step, Walk};
@@ -52,6 +51,9 @@ pub(crate) struct Half {
     pub(crate) address: LineAddress,
     pub(crate) inode: Inode,
     pub(crate) content: Content,
+    /// Lines and sectors of the content that was found. Nobody claims them until the inode is made anew.
+    pub(crate) lines: Claims,
+    pub(crate) sectors: Claims,
 }
 
 impl Half {
@@ -90,7 +92,14 @@ pub(crate) fn rebuild(image: &Image<'_>, around: &Surroundings<'_>, numbers: imp
             let owner = Owner { inode: *number, generation: half.inode.generation };
             let root = pages.get(&owner).and_then(|pages| root_of(image, around, owner, &half.inode, pages));
             half.content = if root.is_some() { Content::Whole } else { Content::Lost };
-            half.inode.root = root.unwrap_or_else(|| lost_root(image, half.inode.size)).encode().to_bytes();
+            let record = match root {
+                Some((record, taken)) => {
+                    (half.lines, half.sectors) = (taken.lines, taken.sectors);
+                    record
+                }
+                None => lost_root(image, half.inode.size),
+            };
+            half.inode.root = record.encode().to_bytes();
         }
     }
     halves.retain(|_, half| half.content != Content::Lost || image.superblock.has_lost_records());
@@ -126,7 +135,7 @@ fn half(image: &Image<'_>, inodes: &Inodes, number: u64) -> Option<Half> {
     inode.birth = inode.mtime.min(inode.ctime);
     inode.parent = InodeNumber::new(inodes.get(number)?.named_in);
     inode.attributes = AttributePointer::NONE;
-    Some(Half { address, inode, content })
+    Some(Half { address, inode, content, lines: Claims::default(), sectors: Claims::default() })
 }
 
 /// Pages of mappings that nobody claims and that verify for one of the owners.
@@ -152,12 +161,12 @@ fn pages_of(image: &Image<'_>, claimed: &Claims, owners: &[Owner]) -> BTreeMap<O
     found
 }
 
-/// The pointer to the page that is proved to be the root ([CL2], [CL3]).
-fn root_of(image: &Image<'_>, around: &Surroundings<'_>, owner: Owner, inode: &Inode, pages: &[LineAddress]) -> Option<Record> {
+/// The pointer to the page that is proved to be the root, and what is below it ([CL2], [CL3]).
+fn root_of(image: &Image<'_>, around: &Surroundings<'_>, owner: Owner, inode: &Inode, pages: &[LineAddress]) -> Option<(Record, Taken)> {
     let block_512 = u64::from(image.geometry.block_bytes()) / 512;
-    let mut found: Option<(Record, u64)> = None;
+    let mut found: Option<(Record, Taken, u64)> = None;
     for page in pages {
-        let is_in_use = around.maps_generation.map(|generation| is_allocated(image, generation, *page));
+        let is_in_use = around.maps_generation.map(|generation| is_page_in_use(image, generation, *page) == Some(true));
         let may_be = match is_in_use {
             Some(is_in_use) => is_in_use,
             None => inode.space_512 > block_512 && image.superblock.checksum_kind != ChecksumKind::None,
@@ -168,17 +177,16 @@ fn root_of(image: &Image<'_>, around: &Surroundings<'_>, owner: Owner, inode: &I
         let Some(height) = height_of(image, owner, *page) else { continue };
         let record = Record::Pointer { page: *page, height };
         let candidate = Inode { root: record.encode().to_bytes(), ..inode.clone() };
-        let space = verify_alone(image, (around.lines, around.sectors), owner.inode, &candidate);
-        if space.is_none() || space != Some(inode.space_512) && !on(Mutant::StaleTreesTaken) {
-            continue;
-        }
+        let counts_right = |taken: &Taken| taken.space_512 == inode.space_512 || on(Mutant::StaleTreesTaken);
+        let taken = verify_alone(image, (around.lines, around.sectors), owner.inode, &candidate).filter(counts_right);
+        let Some(taken) = taken else { continue };
         let content = hash_of(image, owner.inode, &candidate);
         match found {
-            Some((_, other)) if other != content => return None,
-            _ => found = Some((record, content)),
+            Some((.., other)) if other != content => return None,
+            _ => found = Some((record, taken, content)),
         }
     }
-    found.map(|(record, _)| record)
+    found.map(|(record, taken, _)| (record, taken))
 }
 
 /// The height of a page all of whose lines verify.
@@ -214,17 +222,4 @@ fn hash_of(image: &Image<'_>, number: u64, inode: &Inode) -> u64 {
         }
     }
     hasher.finish()
-}
-
-/// Whether a page is in use, as the maps say that a clean unmount saved with this generation.
-fn is_allocated(image: &Image<'_>, generation: u64, page: LineAddress) -> bool {
-    let mut piece = vec![0; PIECE_LINES as usize * LINE_BYTES];
-    let index = page.unit();
-    if image.load(Structure::AllocationMap, image.geometry.piece(index), &mut piece).is_err() {
-        return false;
-    }
-    let Some(bits) = piece.get(LINE_BYTES..).filter(|bits| bits.len() == PIECE_BYTES) else { return false };
-    let first = (page.number() % UNIT_LINES) as usize / 8;
-    decode(image.pair, index, generation, &line_of(&piece, 0), bits).is_some()
-        && bits.get(first..first + PAGE_LINES as usize / 8).is_some_and(|bits| bits.iter().all(|byte| *byte == 0xff))
 }

@@ -74,7 +74,7 @@ pub(crate) fn rebuild(image: &Image<'_>, inodes: &Inodes, generations: &Generati
 }
 
 /// The type that the inode's name says ([HL2]).
-fn kind_of(image: &Image<'_>, inodes: &Inodes, number: u64) -> Option<u16> {
+pub(crate) fn kind_of(image: &Image<'_>, inodes: &Inodes, number: u64) -> Option<u16> {
     let facts = inodes.get(number)?;
     let directory = inodes.get(facts.named_in)?;
     let line = LineAddress::new(facts.name_line);

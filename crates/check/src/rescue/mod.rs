@@ -9,7 +9,7 @@ pub(crate) mod cold_lines;
 mod correct;
 mod evidence;
 pub(crate) mod heads;
-mod hot_lines;
+pub(crate) mod hot_lines;
 mod lost_units;
 mod table;
 

@@ -2,7 +2,8 @@
 //!
 //! [ND1] A page that no directory named belongs to a damaged one if its lines verify for the directory's number and generation. If the
 //!       generation is lost with the inode, a line gives it ([GN1] of `generations.rs`), and a second line or the hash of a name in the
-//!       line has to confirm it ([GN2]).
+//!       line has to confirm it ([GN2]). A page that the maps of a clean unmount call free is none: engines before [CZ9] of `compaction` in
+//!       `fs` left pages that moved as they were.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,6 +16,7 @@ use tandemfs_format::{EMPTY_LINE, LineAddress, PAGE_BYTES, PAGE_LINES, UNIT_LINE
 
 use crate::claims::Claims;
 use crate::inodes;
+use crate::maps::is_page_in_use;
 use crate::mend::Owner;
 use crate::mutant::{Mutant, on};
 use crate::namespace::{DentryPage, is_name};
@@ -186,6 +188,8 @@ impl Restorer<'_> {
         }
         let segments: Vec<_> = self.image.segments.all().map(|(_, segment)| *segment).collect();
         let mut found = Vec::new();
+        let superblock = &self.image.superblock;
+        let maps_generation = superblock.clean.then_some(superblock.generation);
         for segment in segments.iter().filter(|segment| segment.region == Region::Dentries) {
             let start = segment.start_unit * UNIT_LINES;
             for first in (start..start + segment.high_water_lines / PAGE_LINES * PAGE_LINES).step_by(PAGE_LINES as usize) {
@@ -193,12 +197,16 @@ impl Restorer<'_> {
                     continue;
                 }
                 let page = LineAddress::new(first);
-                let owner = wounded.iter_mut().enumerate().find_map(|(index, directory)| {
+                let owner = wounded.iter().enumerate().find_map(|(index, directory)| {
                     let generation = self.generation_of(directory, page)?;
-                    directory.generation = Some(generation);
                     Some((index, Owner { inode: directory.number, generation }))
                 });
-                if let Some(owner) = owner {
+                let image = self.image;
+                let was_left = || maps_generation.is_some_and(|generation| is_page_in_use(image, generation, page) == Some(false));
+                if let Some(owner) = owner.filter(|_| !was_left()) {
+                    if let Some(directory) = wounded.get_mut(owner.0) {
+                        directory.generation = Some(owner.1.generation);
+                    }
                     self.pages.claim(first, PAGE_LINES);
                     found.push((owner, page));
                 }

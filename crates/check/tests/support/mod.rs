@@ -607,6 +607,8 @@ pub fn findings(report: &Report) -> Vec<Finding> {
 pub struct Faults {
     /// Bytes of memory that cannot be loaded.
     pub bad_memory: Option<std::ops::Range<u64>>,
+    /// So many loads of them fail; `None`: all.
+    pub bad_loads: Option<u64>,
     /// A sector that cannot be read.
     pub bad_sector: Option<u64>,
     /// Stores and block writes that still succeed; the next is torn in its middle, then all fail, as if the power were gone.
@@ -685,8 +687,10 @@ impl BytePath for MemoryDevice {
     fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         let memory = self.memory.lock().expect("lock");
         let range = self.range(&memory, offset, into.len())?;
-        let bad = self.faults.lock().expect("lock").bad_memory.clone();
-        if bad.is_some_and(|bad| bad.start < range.end as u64 && (range.start as u64) < bad.end) {
+        let mut faults = self.faults.lock().expect("lock");
+        let is_bad = faults.bad_memory.as_ref().is_some_and(|bad| bad.start < range.end as u64 && (range.start as u64) < bad.end);
+        if is_bad && faults.bad_loads != Some(0) {
+            faults.bad_loads = faults.bad_loads.map(|left| left - 1);
             return Err(self.poisoned(offset));
         }
         into.copy_from_slice(&memory[range]);

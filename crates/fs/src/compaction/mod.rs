@@ -26,6 +26,8 @@
 //!       `alloc/scattered.rs`). An operation that found no space compacts until a unit has
 //!       become data area since it failed, whoever did that. Between two steps it ends for an unmount, and does the checkpoint that is asked
 //!       for: the thread that does it otherwise may be this one, or wait for it.
+//! [CZ9] A page of entries is left empty, in the transaction that moves it: at most 64 lines. Its old lines would verify for the directory as
+//!       long as nobody writes there, and whoever searches the pages of a damaged directory would take names from them that were removed.
 
 mod moves;
 

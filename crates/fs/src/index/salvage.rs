@@ -3,7 +3,8 @@
 //! [SA1] A line that does not verify is read if *one* changed bit makes it verify for its place (`Place::corrected`), and only by a caller
 //!       that asks for that. What a corrected line names is *supposed*: it is marked as taken, but never freed, and no data is served by it.
 //! [SA2] Any other damaged line is skipped, with everything that only it leads to. [`Salvage::lost`] says which kinds of space that may be.
-//! [SA3] The walk ends whatever the lines say: each step goes one height down, and a page that was reached by supposition is entered once.
+//! [SA3] The walk ends soon, whatever the lines say: each step goes one height down, and a page is entered once by proof and once by
+//!       supposition. A second proof is damage ([`Piece::Again`]): lines that verify can still name one page many times.
 //! [SA4] Nothing is freed but what verified lines name, by [`free_all`] and [`cut`].
 
 use hashbrown::HashSet;
@@ -43,6 +44,8 @@ impl Trust {
 pub(crate) enum Piece {
     /// A page of the mapping, before its content. The visitor returns whether it is entered.
     Page(LineAddress),
+    /// A page that was entered before ([SA3]), and is not again.
+    Again(LineAddress),
     /// A checksum line that belongs to a run ([BR3] of `runs.rs`).
     RunLine(LineAddress),
     /// A record of a block that is not a hole.
@@ -59,13 +62,25 @@ pub(crate) struct Salvage<'s> {
     pub(crate) first: Option<Corrupt>,
     /// Kinds of space that skipped lines may name ([SA2]).
     pub(crate) lost: Kinds,
-    entered: HashSet<LineAddress>,
+    /// A skipped line verifies with one bit changed, so a repair would find what it leads to.
+    pub(crate) could_correct: bool,
+    /// Pages that were entered: by proof, by supposition.
+    entered: [HashSet<LineAddress>; 2],
 }
 
 impl<'s> Salvage<'s> {
     /// `corrects`: lines with one wrong bit are read too.
     pub(crate) fn new(store: &'s LineStore, owner: Owner, is_directory: bool, corrects: bool) -> Self {
-        Self { store, owner, corrects, is_directory, first: None, lost: Kinds::NONE, entered: HashSet::new() }
+        Self {
+            store,
+            owner,
+            corrects,
+            is_directory,
+            first: None,
+            lost: Kinds::NONE,
+            could_correct: false,
+            entered: [HashSet::new(), HashSet::new()],
+        }
     }
 
     /// Notes damage, and what it may hide.
@@ -110,11 +125,14 @@ impl<'s> Salvage<'s> {
             Err(Error::Damaged { source, .. }) => source,
             Err(error) => return Err(error),
         };
-        if self.corrects && matches!(source, Corrupt::Checksum { .. }) {
+        if matches!(source, Corrupt::Checksum { .. }) {
             let raw = self.store.raw_line(structure, address)?;
-            if let Some(line) = self.store.place(self.owner, address).corrected(&raw) {
-                self.note(source, Kinds::NONE);
-                return Ok(Some((line, Trust::Supposed)));
+            match self.store.place(self.owner, address).corrected(&raw) {
+                Some(line) if self.corrects => {
+                    self.note(source, Kinds::NONE);
+                    return Ok(Some((line, Trust::Supposed)));
+                }
+                corrected => self.could_correct |= corrected.is_some(),
             }
         }
         self.note(source, hides);
@@ -155,7 +173,15 @@ impl<'s> Salvage<'s> {
             self.note(Corrupt::Field { address: page, field: "address", found }, hides);
             return Ok(());
         }
-        if (trust == Trust::Supposed && !self.entered.insert(page)) || !visit(self, trust, Piece::Page(page))? {
+        let [proved, supposed] = &mut self.entered;
+        if trust == Trust::Supposed && !supposed.insert(page) {
+            return Ok(());
+        }
+        if trust == Trust::Proved && !proved.insert(page) {
+            self.note(Corrupt::Field { address: page, field: "page", found: page.number() }, Kinds::NONE);
+            return visit(self, trust, Piece::Again(page)).map(drop);
+        }
+        if !visit(self, trust, Piece::Page(page))? {
             return Ok(());
         }
         let below = capacity(height - 1);
@@ -273,6 +299,7 @@ pub(crate) fn free_all(
 fn free(tx: &mut Tx<'_>, volume: &Volume, salvage: &mut Salvage<'_>, piece: Piece) -> Result<u64> {
     match piece {
         Piece::Page(page) => tx.free(space::region(Region::Mappings, page, PAGE_LINES)),
+        Piece::Again(_) => {}
         Piece::RunLine(line) => tx.free(space::region(Region::Leaves, line, 1)),
         Piece::Block(_, Record::Memory(page)) if salvage.is_directory => {
             if volume.geometry.holds_lines(page, PAGE_LINES) {

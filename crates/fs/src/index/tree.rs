@@ -16,7 +16,7 @@ use tandemfs_format::hole_lines::holds_only_holes;
 use tandemfs_format::mapping::{HEIGHT_MAX, LINE_RECORDS, PAGE_RECORDS, Record, RecordBytes, line_records, with_record};
 use tandemfs_format::run::Run;
 use tandemfs_format::segment::Region;
-use tandemfs_format::{Corrupt, LineAddress, PAGE_LINES};
+use tandemfs_format::{Corrupt, LineAddress, PAGE_LINES, UNIT_LINES};
 
 use super::runs::{self, BlockPage};
 use crate::alloc::Need;
@@ -310,7 +310,8 @@ pub(crate) enum Found {
     Lost(Range<u64>),
 }
 
-/// Visits every page that may hold a block of a range and every record in it, in order, until `visit` breaks.
+/// Visits every page that may hold a block of a range and every record in it, in order, until `visit` breaks. A walk that meets more pages
+/// than the zone has meets some of them again and again: that is `Damaged`.
 pub(crate) fn walk_range(
     store: &LineStore,
     owner: Owner,
@@ -320,7 +321,10 @@ pub(crate) fn walk_range(
 ) -> Result<ControlFlow<()>> {
     let record = decode(owner, &root, IN_INODE)?;
     match record {
-        Record::Pointer { page, height } => walk_page(store, owner, page, height, 0, &blocks, visit),
+        Record::Pointer { page, height } => {
+            let mut left = store.geometry.memory_units() * UNIT_LINES / PAGE_LINES;
+            walk_page(store, owner, (page, height, 0), &blocks, &mut left, visit)
+        }
         Record::HOLE => Ok(ControlFlow::Continue(())),
         Record::Lost { height: height @ 1.., .. } => visit_lost(0..capacity(height), &blocks, visit),
         Record::Run(_) => Err(damaged(owner, Corrupt::Field { address: IN_INODE, field: "state", found: 5 })),
@@ -375,16 +379,19 @@ fn visit_run(
     Ok(ControlFlow::Continue(()))
 }
 
-/// The height bounds the recursion; [`below`] and the record's own check keep it at most [`HEIGHT_MAX`].
+/// `left` is how many pages the walk may still enter. The height bounds the recursion; [`below`] and the record's own check keep it at most [`HEIGHT_MAX`].
 fn walk_page(
     store: &LineStore,
     owner: Owner,
-    page: LineAddress,
-    height: u32,
-    base: u64,
+    (page, height, base): (LineAddress, u32, u64),
     blocks: &Range<u64>,
+    left: &mut u64,
     visit: &mut dyn FnMut(Found) -> Result<ControlFlow<()>>,
 ) -> Result<ControlFlow<()>> {
+    if *left == 0 {
+        return Err(damaged(owner, Corrupt::Field { address: page, field: "page", found: page.number() }));
+    }
+    *left -= 1;
     if visit(Found::Page { page, height, first: base })?.is_break() {
         return Ok(ControlFlow::Break(()));
     }
@@ -430,7 +437,7 @@ fn walk_page(
                     of_run = block + u64::from(run.blocks);
                     visit_run(store, owner, (block, run), blocks, visit)?
                 }
-                Below::Page(next) => walk_page(store, owner, next, height - 1, block, blocks, visit)?,
+                Below::Page(next) => walk_page(store, owner, (next, height - 1, block), blocks, left, visit)?,
                 Below::Lost => visit_lost(block..block.saturating_add(each), blocks, visit)?,
             };
             if flow.is_break() {

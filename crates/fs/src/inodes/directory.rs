@@ -11,13 +11,15 @@
 //!       is known (one bit of it is wrong, or only a continuation is damaged), that name alone fails. Otherwise any name that is not
 //!       found may be in a damaged slot: then looking it up fails, and no name can be added. A listing fails behind its last entry.
 //! [DI4] A damaged slot is in use: nothing is stored there, and only the removal of the whole directory ends it.
+//! [DI5] A directory of which no name can be read is empty, unless a repair would give it names: an entry whose damaged lines have one wrong
+//!       bit each, or pages that are missing while such a line of the mapping may lead to them. Then nobody knows whether it is empty.
 
 use hashbrown::HashTable;
 use tandemfs_device::Structure;
 use tandemfs_format::dentry::{Dentry, PAGE_SLOTS, Slot, decode_slot, slots};
 use tandemfs_format::mapping::{Record, RecordBytes};
 use tandemfs_format::segment::Region;
-use tandemfs_format::{Corrupt, EMPTY_LINE, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
+use tandemfs_format::{Corrupt, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
 
 use super::room::Room;
 use crate::alloc::Need;
@@ -54,6 +56,8 @@ pub(crate) struct DirectoryIndex {
     unreadable: Vec<u32>,
     /// Whether a damaged slot may hold any name, or a page is lost ([DI3]).
     has_unknown: bool,
+    /// A repair would give the directory names that cannot be read now ([DI5]).
+    could_correct: bool,
     /// The first damage.
     damage: Option<Corrupt>,
     counted_bytes: usize,
@@ -110,6 +114,7 @@ impl DirectoryIndex {
         index.damage = salvage.first;
         if index.pages.len() as u64 != expected || index.pages.contains(&LOST) {
             index.damage.get_or_insert(Corrupt::Field { address: LineAddress::new(0), field: "size", found: size });
+            index.could_correct = salvage.could_correct;
         }
         index.has_unknown = index.damage.is_some();
         for page_index in 0..index.pages.len() {
@@ -153,6 +158,11 @@ impl DirectoryIndex {
                     {
                         self.damage.get_or_insert(source);
                         self.unreadable.push(entry.slot);
+                        let can_be_read = |line: usize| {
+                            let (place, bytes) = (place_of(line), line_of(line));
+                            place.verify(&bytes).is_ok() || place.corrected(&bytes).is_some()
+                        };
+                        self.could_correct |= (line..covered_to.min(PAGE_LINES as usize)).all(can_be_read);
                     }
                 }
             }
@@ -177,9 +187,15 @@ impl DirectoryIndex {
         (std::mem::replace(&mut self.counted_bytes, now), now)
     }
 
-    /// Whether the directory has no names that can be read.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.entries.len() == self.unreadable.len()
+    /// Whether the directory has no names that can be read; `Damaged` if a repair would find some ([DI5]).
+    pub(crate) fn is_empty(&self, number: InodeNumber) -> Result<bool> {
+        let has_none = self.entries.len() == self.unreadable.len();
+        match &self.damage {
+            Some(source) if has_none && self.could_correct && !on(Mutant::CorrectableIsEmpty) => {
+                Err(Error::Damaged { inode: number, source: source.clone() })
+            }
+            _ => Ok(has_none),
+        }
     }
 
     /// The damage that may hide any name ([DI3]).
@@ -288,6 +304,9 @@ impl DirectoryIndex {
             };
             if found != EMPTY_LINE {
                 *line = volume.place(owner, fresh.nth(number)).seal(found);
+                if !on(Mutant::MovedEntriesLeft) {
+                    tx.put(Structure::Dentry, old.nth(number), EMPTY_LINE)?; // [CZ9]
+                }
             }
         }
         tx.suspect_if_failed(volume.write_fresh_page(Structure::Dentry, fresh, &bytes).map(drop))?;

@@ -6,7 +6,7 @@
 //! [UN1] Damage does not stop a removal: what can be found of the space is freed, the rest stays taken in the maps. So the maps are not
 //!       exact any more ([HB4] of `held_back.rs`), and the next mount, which searches again, finds the rest free.
 //! [UN2] If the inode itself is damaged, only the name is removed. Nobody knows how many names it has, so its slot stays in use; `check`
-//!       finds it without a name. A directory of which names are damaged, and none can be read, counts as empty.
+//!       finds it without a name. A directory of which names are damaged, and none can be read, counts as empty, unless a repair would find some ([DI5] of `directory.rs`).
 
 use std::sync::Arc;
 
@@ -105,7 +105,9 @@ impl FileSystem {
             match (is_directory, want_directory) {
                 (true, false) => return Err(Error::IsDirectory),
                 (false, true) => return Err(Error::NotDirectory),
-                (true, true) if !self.index(target.number, locked.get_mut(target.number))?.is_empty() => return Err(Error::NotEmpty),
+                (true, true) if !self.index(target.number, locked.get_mut(target.number))?.is_empty(target.number)? => {
+                    return Err(Error::NotEmpty);
+                }
                 _ => {}
             }
             let mut tx = Tx::new(volume);

@@ -203,7 +203,7 @@ impl FileSystem {
         let (parent, new_parent) = (from.number, to.number);
         if let Some((entry, Some(file))) = &target
             && entry.is_directory()
-            && !self.index(file.number, locked.get_mut(file.number))?.is_empty()
+            && !self.index(file.number, locked.get_mut(file.number))?.is_empty(file.number)?
         {
             return Err(Error::NotEmpty);
         }
