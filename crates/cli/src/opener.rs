@@ -165,11 +165,16 @@ fn opened_and_sent(mountpoint: &Path, device: (u32, u32), request: &[u8; REQUEST
     let (node, generation, flags) = (u64::from(word(0)) | u64::from(word(4)) << 32, word(8), word(12));
     let mount = root_of(mountpoint, device)?;
     // Whoever opens a terminal or a pipe by this would be in for a surprise, but there is none: only regular files and directories are asked for.
-    let flags = OFlags::from_bits_retain(flags) | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let asked = OFlags::from_bits_retain(flags);
+    // Nor is anybody's lease on the file (fcntl(2), F_SETLEASE) waited for: it would hold up all who ask for files here.
+    let flags = asked | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     let kind = if flags.contains(OFlags::DIRECTORY) { FileType::Directory } else { FileType::RegularFile };
     let opened = tandemfs_wire::open_node(mount.as_fd(), node, generation, flags.bits().cast_signed())
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     drop(mount);
+    if !asked.contains(OFlags::NONBLOCK) {
+        rustix::fs::fcntl_setfl(&opened, rustix::fs::fcntl_getfl(&opened)?.difference(OFlags::NONBLOCK))?;
+    }
     let found = known(opened.as_fd())?;
     let is_it = found.stx_ino == node && FileType::from_raw_mode(found.stx_mode.into()) == kind;
     if !is_it || (found.stx_dev_major, found.stx_dev_minor) != device {

@@ -18,13 +18,14 @@ pub(crate) fn poll(mut poller: Poller, mut desk: Desk) {
             job();
             continue;
         }
-        if !desk.shared().pool.has_idle() {
-            desk.shared().pool.run(job); // requests behind the kept one took the idle threads
-            continue;
-        }
-        // Only the thread that polls gives jobs to the pool, so the idle thread is still there.
         let shared = desk.shared();
-        shared.pool.run(Box::new(move || poll(poller, desk)));
-        return job();
+        match shared.pool.run_if_idle((poller, desk), |(poller, desk)| Box::new(move || poll(poller, desk))) {
+            Ok(()) => return job(),
+            // Requests behind the kept one, or work of the reception, took the idle threads.
+            Err(kept) => {
+                (poller, desk) = kept;
+                shared.pool.run(job);
+            }
+        }
     }
 }

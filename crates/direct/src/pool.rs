@@ -50,6 +50,18 @@ impl Pool {
         }
     }
 
+    /// Runs the job that is made of `what` if a thread has nothing to do; otherwise `what` comes back.
+    pub(crate) fn run_if_idle<T>(&self, what: T, job: impl FnOnce(T) -> Job) -> Result<(), T> {
+        let mut queue = self.shared.queue.lock();
+        if queue.is_ended || queue.idle <= queue.jobs.len() {
+            return Err(what);
+        }
+        queue.jobs.push_back(job(what));
+        drop(queue);
+        self.shared.has_jobs.notify_one();
+        Ok(())
+    }
+
     /// Whether a thread has nothing to do.
     pub(crate) fn has_idle(&self) -> bool {
         let queue = self.shared.queue.lock();
@@ -126,6 +138,7 @@ mod tests {
         let (go_on, goes_on) = channel::<()>();
         pool.run(Box::new(move || goes_on.recv().expect("told")));
         assert!(!pool.has_idle(), "even before it wakes");
+        assert_eq!(pool.run_if_idle(7, |_| Box::new(|| panic!("nobody is idle"))), Err(7));
         go_on.send(()).expect("it waits");
         until_idle();
         pool.stop();

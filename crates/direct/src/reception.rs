@@ -158,10 +158,7 @@ impl Reception {
         let clients: Vec<_> = self.shared.clients.lock().iter().map(|(id, client)| (*id, Arc::clone(client))).collect();
         for (id, client) in clients {
             let has_answered = client.arena.has_answered_itself() && !mutant::on(Mutant::AnswerersNotLookedAfter); // [KNW2]
-            if (client.is_active.swap(false, Relaxed) || has_answered)
-                && !mutant::on(Mutant::CredentialsKept)
-                && client.peer.identity().is_ok_and(|now| now != client.identity)
-            {
+            if (client.is_active.swap(false, Relaxed) || has_answered) && !mutant::on(Mutant::CredentialsKept) && has_changed(&client) {
                 tracing::info!(
                     process = client.peer.name(),
                     "the credentials of a client of the direct door have changed; its connection ends"
@@ -292,8 +289,13 @@ impl Reception {
         let client = Arc::new(client);
         let lease_words = client.storing.as_ref().map(|storing| storing.words().file());
         // The client asks nothing before it has its arena, so it is known when its first request comes.
-        let id = self.shared.control.add(Arc::clone(&arena), lifelines);
-        self.shared.clients.lock().insert(id, Arc::clone(&client));
+        let id = {
+            // Its end, which may come at once, waits here until the client is known, or nobody would take it out again.
+            let mut clients = self.shared.clients.lock();
+            let id = self.shared.control.add(Arc::clone(&arena), lifelines);
+            clients.insert(id, Arc::clone(&client));
+            id
+        };
         let welcome = Welcome {
             slots: sizes.slots,
             data_bytes: sizes.data_bytes,
@@ -367,10 +369,9 @@ impl Reception {
     fn sizes(&self, hello: &Hello, pid: i32) -> Result<Sizes, Refusal> {
         let limits = &self.shared.limits;
         let clients = self.shared.clients.lock();
-        let before = clients.iter().find(|(_, client)| client.peer.pid == pid);
-        if let Some((id, _)) = before {
-            self.shared.control.remove(*id);
-        } else if clients.len() >= limits.clients {
+        let of_process = || clients.iter().filter(|(_, client)| client.peer.pid == pid);
+        of_process().for_each(|(id, _)| self.shared.control.remove(*id));
+        if clients.len() - of_process().count().min(1) >= limits.clients {
             return Err(refusal(Errno::NOMEM, format!("the door has its {} clients; the mount serves this process", limits.clients)));
         }
         let wanted = hello.data_bytes.min(limits.data_bytes);
@@ -386,6 +387,15 @@ impl Reception {
 impl Drop for Reception {
     fn drop(&mut self) {
         let _gone_already = fs::remove_file(&self.path);
+    }
+}
+
+/// Whether a client has other rights than when it was let in. One whose rights cannot be seen any more may have; what this process lacks for the
+/// look says nothing.
+fn has_changed(client: &Client) -> bool {
+    match client.peer.identity() {
+        Ok(now) => now != client.identity,
+        Err(error) => !matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM)),
     }
 }
 

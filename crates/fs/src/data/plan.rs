@@ -97,6 +97,8 @@ pub(super) struct Planner<'p, 'v> {
     lines_left: u32,
     /// Lines of leaves that it can still write ([LW1]).
     leaf_lines_left: u32,
+    /// A block got sectors for want of them: write-back would help nobody.
+    is_out_of_lines: bool,
     lacks_logs: bool,
     /// Places in a row for whole blocks, and where the block before the write's first whole block begins.
     rows: Option<&'p RefCell<Rows<'v>>>,
@@ -129,6 +131,7 @@ impl<'p, 'v> Planner<'p, 'v> {
             pages: None,
             lines_left: LINES_MAX,
             leaf_lines_left,
+            is_out_of_lines: false,
             lacks_logs: false,
             rows: None,
             before: None,
@@ -202,7 +205,7 @@ impl<'p, 'v> Planner<'p, 'v> {
                 self.in_room.push(target.block);
                 return Ok(());
             }
-            self.lacks_logs = true;
+            self.lacks_logs |= !self.is_out_of_lines;
         }
         // The whole block takes the block path: as the caller wrote it, or composed with its old content.
         target.restore();
@@ -306,8 +309,12 @@ impl<'p, 'v> Planner<'p, 'v> {
     fn carry_out_logs(&mut self, tx: &mut Tx<'_>, target: &mut Target<'_>, chosen: Option<Need>) -> Result<bool> {
         let Some(plan) = log_plan::plan(&target.old.logs, &target.parts) else { return Ok(false) };
         let lines = target.old.leaf_lines_for(plan.slots());
-        if lines > self.leaf_lines_left && !on(Mutant::LeavesUnbounded) || !self.may_take_logs(&plan) {
-            return Ok(false); // [LW1]
+        if lines > self.leaf_lines_left && !on(Mutant::LeavesUnbounded) {
+            self.is_out_of_lines = true; // [LW1]
+            return Ok(false);
+        }
+        if !self.may_take_logs(&plan) {
+            return Ok(false);
         }
         let need = policy::need_of_logs(chosen, plan.merges, self.grows());
         match take_logs(tx, self.volume, self.view, target, plan, need) {
@@ -401,6 +408,9 @@ impl<'p, 'v> Planner<'p, 'v> {
     }
 }
 
+/// Lines that a write may need beside those that are counted: runs that it splits.
+const SPARE_LINES: u32 = 16;
+
 /// Lines of leaves that a write of this many bytes may change, where it stores up to so many lines in place ([LW1]).
 fn leaf_lines(block_bytes: u32, write_bytes: u64, in_place: u32) -> u32 {
     // Head, tail, and the old last block.
@@ -409,7 +419,7 @@ fn leaf_lines(block_bytes: u32, write_bytes: u64, in_place: u32) -> u32 {
     let records = blocks.div_ceil(LINE_RECORDS as u32) + 2 + 3 * HEIGHT_MAX;
     let sectors = block_bytes / SECTOR_BYTES as u32;
     let vectors = if sectors > 1 { blocks * sectors.div_ceil(VECTOR_LINE_SECTORS as u32) } else { 0 };
-    TX_LINES_MAX as u32 - (INODE_LINES as u32 + records + vectors + in_place)
+    TX_LINES_MAX as u32 - (INODE_LINES as u32 + records + vectors + in_place + SPARE_LINES)
 }
 
 /// Allocates slots for a plan and records the source of each log's bytes.

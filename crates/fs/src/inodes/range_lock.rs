@@ -498,6 +498,10 @@ impl RangeLock {
             }
             if state.is_leased(first, last) && !on(Mutant::LeasesNotRecalled) {
                 recalling.get_or_insert_with(|| self.hold(&mut state, first, last, Kind::Recalling));
+                // A lease that came while this thread waited: its holder may read ([LY3]).
+                if let Some(mark) = wanting.take() {
+                    MutexGuard::unlocked(&mut state, || drop(mark));
+                }
                 self.recall(&mut state, first, last);
             } else if state.is_busy(first, last, Kind::Exclusive) {
                 // Whose leases are recalled may still read.
@@ -717,6 +721,29 @@ mod tests {
             next.join().expect("no panic");
         });
         assert!(lock.is_idle());
+    }
+
+    /// [LY3] of `lease.rs`
+    #[test]
+    fn whose_lease_came_while_a_writer_waited_may_read_when_it_is_recalled() {
+        let (lock, leases) = (Arc::new(RangeLock::default()), Arc::<crate::lease::Leases>::default());
+        let granting = lock.to_grant(0, 5).expect("free");
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| drop(lock.exclusive(0, 5).expect("had at last")));
+            while lock.state.lock().waiters == 0 {
+                std::thread::yield_now();
+            }
+            let (own, of_holder) = (Arc::new(std::sync::OnceLock::<Arc<Lease>>::new()), Arc::clone(&lock));
+            let lease = Arc::clone(&own);
+            let reads_and_returns = move || {
+                drop(of_holder.shared(0, 0).expect("read"));
+                of_holder.returned(lease.get().expect("granted"));
+            };
+            let lease = leases.grant(vec![(0, 5)], Vec::new(), Box::new(reads_and_returns)).expect("granted");
+            own.set(Arc::clone(&lease)).expect("once");
+            granting.grant(&lease).expect("room");
+            writer.join().expect("no panic");
+        });
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! [PJ4] An inode is only given the project while the name by which it was found stands for it, in a directory that has the project: what was
 //!       moved out meanwhile, and an inode that was made under the number of a removed one, are not of the tree.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use tandemfs_device::{Fenced, Flushed};
@@ -71,7 +72,8 @@ impl FileSystem {
             self.gain_quota()?;
         }
         let is_directory = self.with_room(|| unbound(|| self.set_project(number, project)))?;
-        let (mut left, mut done) = (vec![number], 1);
+        // Each directory once: damage may have them name each other.
+        let (mut left, mut seen, mut done) = (vec![number], HashSet::from([number]), 1);
         while let Some(directory) = left.pop().filter(|_| is_directory) {
             let mut cookie = 0;
             loop {
@@ -86,7 +88,7 @@ impl FileSystem {
                     }
                     let set = self.with_room(|| unbound(|| self.set_project_of_entry((directory, &name), number, project)))?;
                     done += u64::from(set.is_some());
-                    left.extend(set.filter(|is_directory| *is_directory).map(|_| number));
+                    left.extend(set.filter(|is_directory| *is_directory && seen.insert(number)).map(|_| number));
                 }
             }
         }

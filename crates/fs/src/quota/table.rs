@@ -161,7 +161,8 @@ impl Table {
 
     /// Kinds whose grace periods are to be stored now; they count as stored from now on.
     pub(crate) fn take_stale(&mut self, now: u64) -> Vec<QuotaKind> {
-        let is_due = now >= self.retry_at;
+        // A clock that was set back does not put it off.
+        let is_due = now >= self.retry_at || self.retry_at > now.saturating_add(RETRY_SECONDS);
         QuotaKind::ALL.into_iter().filter(|kind| is_due && std::mem::take(&mut self.is_stale[kind.index()])).collect()
     }
 
@@ -303,6 +304,8 @@ mod tests {
         assert!(table.take_stale(60).is_empty());
         assert_eq!(table.take_stale(61), [QuotaKind::User]);
         assert!(table.take_stale(61).is_empty());
+        table.stays_stale(&[QuotaKind::User], 1_000_000);
+        assert_eq!(table.take_stale(10), [QuotaKind::User], "the clock was set back");
     }
 
     #[test]
