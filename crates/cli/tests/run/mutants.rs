@@ -25,6 +25,25 @@ fn part_under(scene: &Scene, part: &str, bug: &str, options: &[&str]) -> Result<
     part_with_environment(scene, part, bug, options, &[])
 }
 
+/// What a command says until it ends. Then its process group, of which `timeout` makes it the leader, is killed: a child that a bug left waiting would keep
+/// the pipes open for ever.
+fn run_alone(command: &mut Command) -> std::process::Output {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
+    let read = |mut from: Box<dyn std::io::Read + Send>| {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            from.read_to_end(&mut bytes).expect("read");
+            bytes
+        })
+    };
+    let stdout = read(Box::new(child.stdout.take().expect("a pipe")));
+    let stderr = read(Box::new(child.stderr.take().expect("a pipe")));
+    let group = rustix::process::Pid::from_child(&child);
+    let status = child.wait().expect("ended");
+    let _nobody_left = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    std::process::Output { status, stdout: stdout.join().expect("no panic"), stderr: stderr.join().expect("no panic") }
+}
+
 fn part_with_environment(scene: &Scene, part: &str, bug: &str, options: &[&str], variables: &[(&str, &str)]) -> Result<(), String> {
     let (first, second) = (scene.directory(&format!("{part}-mount-{bug}")), scene.directory(&format!("{part}-door-{bug}")));
     let mount = said(&run(Command::new(&scene.client).args([part, &first]).envs(variables.iter().copied())), part);
@@ -32,7 +51,7 @@ fn part_with_environment(scene: &Scene, part: &str, bug: &str, options: &[&str],
     // Killed with all its children: one that the bug left waiting takes no other signal, and who reads its output would wait for it.
     let killed_late = ["timeout", "-s", "KILL", SECONDS];
     command.envs(variables.iter().copied()).env("TANDEMFS_RUN_MUTANT", bug).args(killed_late);
-    let output = run(command.args([&scene.client, part, &second]));
+    let output = run_alone(command.args([&scene.client, part, &second]));
     let (door, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(!errors.contains("no such bug"), "{errors}");
     let report = report(&output);
