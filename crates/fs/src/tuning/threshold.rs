@@ -172,22 +172,24 @@ fn measure(volume: &Volume, block_bytes: u32) -> Result<Vec<PathLatency>> {
     let (end, mut measured) = (now_ns() + TIME_MAX.as_nanos() as u64, Vec::new());
     let mut size = block_bytes as usize;
     while size <= bytes.len() && now_ns() < end {
-        let median = |run: &mut dyn FnMut() -> Result<()>| -> Result<u64> {
-            let mut times = [0; ROUNDS];
-            for time in &mut times {
-                let start = now_ns();
-                run()?;
-                *time = now_ns() - start;
-            }
-            times.sort_unstable();
-            Ok(times[ROUNDS / 2])
-        };
-        let byte_path_ns = median(&mut || by_bytes(volume, &held.slots, &bytes[..size]))?;
-        let block_path_ns = median(&mut || by_blocks(volume, sector, &bytes[..size], block_bytes as usize))?;
+        let byte_path_ns = median_ns(volume, || by_bytes(volume, &held.slots, &bytes[..size]))?;
+        let block_path_ns = median_ns(volume, || by_blocks(volume, sector, &bytes[..size], block_bytes as usize))?;
         measured.push(PathLatency { size_bytes: size as u32, byte_path_ns, block_path_ns });
         size *= 2;
     }
     Ok(measured)
+}
+
+/// How long something takes on the drive's clock, in nanoseconds: the median of some rounds.
+pub(super) fn median_ns(volume: &Volume, mut run: impl FnMut() -> Result<()>) -> Result<u64> {
+    let mut times = [0; ROUNDS];
+    for time in &mut times {
+        let start = volume.drive.now_ns();
+        run()?;
+        *time = volume.drive.now_ns() - start;
+    }
+    times.sort_unstable();
+    Ok(times[ROUNDS / 2])
 }
 
 fn by_bytes(volume: &Volume, slots: &[LineAddress], bytes: &[u8]) -> Result<()> {

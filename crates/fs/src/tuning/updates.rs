@@ -4,6 +4,7 @@
 use tandemfs_device::{Lines, StoreWay, Structure};
 use tandemfs_format::mapping::{LOG_BYTES_MAX, SlotClass};
 
+use super::threshold::median_ns;
 use crate::alloc::Need;
 use crate::error::Result;
 use crate::space;
@@ -12,7 +13,6 @@ use crate::volume::Volume;
 
 /// The smallest size that is measured: a line of the media.
 const LEAST_BYTES: usize = 256;
-const ROUNDS: usize = 5;
 const SLOTS: usize = PAST_CACHES_BYTES as usize / LOG_BYTES_MAX;
 
 /// Measures, and tells [`Updates`](crate::updates::Updates). Without free slots the default stays.
@@ -26,10 +26,8 @@ pub(crate) fn calibrate(volume: &Volume) {
     {
         slots.push(slot);
     }
-    let stores = |way: StoreWay, bytes: &[u8]| -> Result<u64> {
-        let mut times = [0; ROUNDS];
-        for time in &mut times {
-            let start = volume.drive.now_ns();
+    let stores = |way: StoreWay, bytes: &[u8]| {
+        median_ns(volume, || {
             let mut in_flight = Lines::none();
             for (slot, piece) in slots.iter().zip(bytes.chunks(LOG_BYTES_MAX)) {
                 let lines = volume.drive.store_by(Structure::DataLog, way, *slot, 0, piece)?;
@@ -37,10 +35,8 @@ pub(crate) fn calibrate(volume: &Volume) {
                 in_flight = in_flight.and(if flushes { volume.drive.write_back_lines(lines) } else { volume.drive.flush_lines(lines) });
             }
             drop(volume.drive.fence(in_flight));
-            *time = volume.drive.now_ns() - start;
-        }
-        times.sort_unstable();
-        Ok(times[ROUNDS / 2])
+            Ok(())
+        })
     };
     let measured = || -> Result<u32> {
         let (bytes, mut least) = (vec![0x5a; PAST_CACHES_BYTES as usize], PAST_CACHES_BYTES);
