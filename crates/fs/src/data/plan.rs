@@ -97,7 +97,7 @@ pub(super) struct Planner<'p, 'v> {
     lines_left: u32,
     /// Lines of leaves that it can still write ([LW1]).
     leaf_lines_left: u32,
-    /// A block got sectors for want of them: write-back would help nobody.
+    /// Logs of the block that was tried last were left out for want of them: write-back would help nobody.
     is_out_of_lines: bool,
     lacks_logs: bool,
     /// Places in a row for whole blocks, and where the block before the write's first whole block begins.
@@ -307,13 +307,11 @@ impl<'p, 'v> Planner<'p, 'v> {
     }
 
     fn carry_out_logs(&mut self, tx: &mut Tx<'_>, target: &mut Target<'_>, chosen: Option<Need>) -> Result<bool> {
+        self.is_out_of_lines = false;
         let Some(plan) = log_plan::plan(&target.old.logs, &target.parts) else { return Ok(false) };
         let lines = target.old.leaf_lines_for(plan.slots());
-        if lines > self.leaf_lines_left && !on(Mutant::LeavesUnbounded) {
-            self.is_out_of_lines = true; // [LW1]
-            return Ok(false);
-        }
-        if !self.may_take_logs(&plan) {
+        self.is_out_of_lines = lines > self.leaf_lines_left && !on(Mutant::LeavesUnbounded); // [LW1]
+        if self.is_out_of_lines || !self.may_take_logs(&plan) {
             return Ok(false);
         }
         let need = policy::need_of_logs(chosen, plan.merges, self.grows());
