@@ -5,7 +5,6 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -33,7 +32,8 @@ const DESCRIPTORS_MAX: usize = 7;
 /// The socket of the daemon of a mount, connected, and where it is.
 pub(crate) fn find(directory: &Path, mount: &Mounted) -> Result<(OwnedFd, PathBuf), ConnectError> {
     let (prefix, mut foreign) = (socket::prefix(mount.major, mount.minor), None);
-    for place in socket::directories(mount.user).into_iter().filter(|place| is_of(place, mount.user)) {
+    let is_own = |place: &PathBuf| std::fs::symlink_metadata(place).is_ok_and(|found| socket::is_own(&found, mount.user));
+    for place in socket::directories(mount.user).into_iter().filter(is_own) {
         let Ok(entries) = std::fs::read_dir(&place) else { continue };
         let ours = entries.flatten().filter(|entry| entry.file_name().as_encoded_bytes().starts_with(prefix.as_bytes()));
         let mut paths: Vec<PathBuf> = ours.map(|entry| entry.path()).collect();
@@ -50,11 +50,6 @@ pub(crate) fn find(directory: &Path, mount: &Mounted) -> Result<(OwnedFd, PathBu
         }
     }
     Err(foreign.unwrap_or_else(|| ConnectError::NoDoor(directory.into())))
-}
-
-/// Whether a directory is a user's own, which nobody else can fill: anybody can make one in /tmp, with any number of sockets that answer never.
-fn is_of(directory: &Path, user: u32) -> bool {
-    std::fs::symlink_metadata(directory).is_ok_and(|found| found.is_dir() && found.uid() == user && found.mode() & 0o022 == 0)
 }
 
 /// The mount whose root a directory is, and that root, which shows the daemon that this process can reach it. The daemon is not asked: the

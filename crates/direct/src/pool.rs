@@ -16,6 +16,13 @@ struct Queue {
     is_ended: bool,
 }
 
+impl Queue {
+    /// Whether a thread has nothing to do.
+    fn has_idle(&self) -> bool {
+        self.idle > self.jobs.len()
+    }
+}
+
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
@@ -53,7 +60,7 @@ impl Pool {
     /// Runs the job that is made of `what` if a thread has nothing to do; otherwise `what` comes back.
     pub(crate) fn run_if_idle<T>(&self, what: T, job: impl FnOnce(T) -> Job) -> Result<(), T> {
         let mut queue = self.shared.queue.lock();
-        if queue.is_ended || queue.idle <= queue.jobs.len() {
+        if queue.is_ended || !queue.has_idle() {
             return Err(what);
         }
         queue.jobs.push_back(job(what));
@@ -64,8 +71,7 @@ impl Pool {
 
     /// Whether a thread has nothing to do.
     pub(crate) fn has_idle(&self) -> bool {
-        let queue = self.shared.queue.lock();
-        queue.idle > queue.jobs.len()
+        self.shared.queue.lock().has_idle()
     }
 
     /// Runs what is queued, then ends the threads.

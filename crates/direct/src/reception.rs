@@ -5,7 +5,7 @@ use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, IoSlice, IoSliceMut, PipeReader, PipeWriter};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -354,7 +354,6 @@ impl Reception {
         hold.inspect_err(|error| tracing::warn!("clients map nothing, as the memory zone cannot be locked: {error}")).ok()
     }
 
-    /// What a newcomer gets. A process has one connection: the old one of this process ends.
     /// Where a client's descriptors go.
     fn receiver(&self, socket: &OwnedFd) -> io::Result<OwnedFd> {
         if mutant::on(Mutant::SentToAnother) {
@@ -366,6 +365,7 @@ impl Reception {
         socket.try_clone()
     }
 
+    /// What a newcomer gets. A process has one connection: the old one of this process ends.
     fn sizes(&self, hello: &Hello, pid: i32) -> Result<Sizes, Refusal> {
         let limits = &self.shared.limits;
         let clients = self.shared.clients.lock();
@@ -469,8 +469,7 @@ fn public_directory(directory: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         Err(_) => {}
     }
-    let metadata = fs::symlink_metadata(directory)?;
-    if !metadata.is_dir() || metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
+    if !socket::is_own(&fs::symlink_metadata(directory)?, rustix::process::geteuid().as_raw()) {
         return Err(io::Error::other(format!("{} is not a directory of this user alone", directory.display())));
     }
     Ok(())
