@@ -73,8 +73,8 @@ impl FileSystem {
         }
         let is_directory = self.with_room(|| unbound(|| self.set_project(number, project)))?;
         // Each directory once: damage may have them name each other.
-        let (mut left, mut seen, mut done) = (vec![number], HashSet::from([number]), 1);
-        while let Some(directory) = left.pop().filter(|_| is_directory) {
+        let (mut left, mut seen, mut done) = (Vec::from_iter(is_directory.then_some(number)), HashSet::from([number]), 1);
+        while let Some(directory) = left.pop() {
             let mut cookie = 0;
             loop {
                 let (piece, next) = self.some_names(directory, cookie)?;
