@@ -379,7 +379,8 @@ fn visit_run(
     Ok(ControlFlow::Continue(()))
 }
 
-/// `left` is how many pages the walk may still enter. The height bounds the recursion; [`below`] and the record's own check keep it at most [`HEIGHT_MAX`].
+/// `left` is how many pages the walk may still enter. The height bounds the recursion: it is at most [`HEIGHT_MAX`], by [`below`] and by the check of
+/// the record itself.
 fn walk_page(
     store: &LineStore,
     owner: Owner,

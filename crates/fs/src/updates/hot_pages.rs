@@ -2,8 +2,8 @@
 //!
 //! [HP1] A period has a number of uses, so that time without any changes nothing. At its end the least count is looked for that no more pages have than
 //!       may be hot; from then on a page is hot that was used so often in the last whole period, or is already in this one.
-//! [HP2] A page has an entry in one of the buckets of a table. Where a bucket is full, the page in it that was used least has to go. Two pages whose hashes
-//!       agree share an entry: then they are hotter than they are.
+//! [HP2] The hash of a page chooses a bucket of the table. The page has an entry there. Where the bucket is full, the page that was used least loses its
+//!       entry. Two pages whose hashes agree share an entry, so both count as hotter than they are.
 //! [HP3] Nobody waits: who finds that another thread has changed an entry meanwhile does not count his use. That costs an estimate, never a byte.
 
 use std::ops::Range;
