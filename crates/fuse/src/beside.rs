@@ -14,9 +14,8 @@
 //! [BS6] A thread that does not wait (`no_wait`) is refused where pages would have to be dropped or writeback be waited for, before either
 //!       has begun. If pages came in during its change, they are dropped by whoever answers the client, and the change goes on until then.
 //! [BS7] A mapping does not ask for sizes: where a client lets a file grow of which the kernel has had pages since it learned of the file,
-//!       the kernel is told the new size. Otherwise a process that maps the file would get SIGBUS for bytes that are there. The kernel takes a
-//!       size only with a byte, the last one of the change. Its page is dropped at once, while the change is registered: the byte may be
-//!       older than that of somebody else. Who appends by stores tells nobody: while such a file is open, as it is while it is mapped, no room of it
+//!       the kernel is told the new size. Otherwise a process that maps the file would get SIGBUS for bytes that are there. It is told no byte: the page
+//!       may belong to a WRITE on its way here ([NO2] of `wire/src/notify.rs`). Who appends by stores tells nobody: while such a file is open, as it is while it is mapped, no room of it
 //!       is lent, and room that is lent ends behind the note.
 //! [BS5] A WRITE of a descriptor with O_APPEND has the end that the kernel knows, or with RWF_NOAPPEND the offset of the call. The kernel's end
 //!       is right unless a client has changed the file since the kernel learned of it. So the WRITE goes to its offset if no client has
@@ -43,7 +42,7 @@ use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{Error, ReadOptions, Result, WriteOptions, may_wait};
+use tandemfs_fs::{Error, Result, WriteOptions, may_wait};
 use tandemfs_vfs::{Caches, Change};
 use tandemfs_wire::Reply;
 
@@ -353,11 +352,8 @@ impl Door {
 
     /// [BS7], for a change that ends at `end` or at the end of the file.
     fn tell_size(&self, file: InodeNumber, end: u64) {
-        let Ok(size) = self.fs.size(file) else { return };
-        let (mut byte, last) = ([0], end.min(size).saturating_sub(1));
-        if self.fs.read_with(file, last, &mut byte, ReadOptions::default()).is_ok_and(|done| done == 1) {
-            self.kernel.put_last_byte(file, last, byte[0]);
-            self.kernel.drop_pages(file, last..last + 1);
+        if let Ok(size @ 1..) = self.fs.size(file) {
+            self.kernel.raise_size(file, end.min(size));
         }
     }
 

@@ -72,9 +72,9 @@ impl Kernel {
         self.tell("put zeros", |kernel| kernel.store(file.get(), bytes.start, &zeros));
     }
 
-    /// Tells the kernel that a file has at least these bytes, by putting the last one into its page cache. Waits like `drop_pages`.
-    pub(crate) fn put_last_byte(&self, file: InodeNumber, offset: u64, byte: u8) {
-        self.tell("tell a size", |kernel| kernel.store(file.get(), offset, &[byte]));
+    /// Tells the kernel that a file has at least so many bytes. Waits like `drop_pages`.
+    pub(crate) fn raise_size(&self, file: InodeNumber, size: u64) {
+        self.tell("tell a size", |kernel| kernel.raise_size(file.get(), size));
     }
 
     /// Drops a name, and with it what it is known to stand for. Waits for requests of the directory, so only a thread that serves none may call it.

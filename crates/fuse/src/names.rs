@@ -78,8 +78,11 @@ impl Door {
 
     pub(crate) fn create(self: &Arc<Self>, request: &Request<'_>, name: &[u8], (mode, umask, flags): (u32, u32, u32), reply: Reply<'_>) {
         let (parent, new, thread) = (request.node, New::of(file_type::REGULAR | permissions(mode), umask), request.pid);
-        self.make(request, Some(name), &new, reply, move |door, made, reply| {
-            door.reply_created("create", parent, made.and_then(|attributes| door.remember(attributes)), (thread, flags), reply);
+        let is_exclusive = flags.cast_signed() & libc::O_EXCL != 0;
+        self.make(request, Some(name), &new, reply, move |door, made, reply| match made {
+            // A client has made it since the kernel looked: the kernel looks once more then, and opens what is there.
+            Err(Error::Exists) if !is_exclusive => reply.error(Errno::ESTALE),
+            made => door.reply_created("create", parent, made.and_then(|attributes| door.remember(attributes)), (thread, flags), reply),
         });
     }
 

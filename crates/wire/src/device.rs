@@ -81,6 +81,12 @@ impl Channel {
     pub(crate) fn try_send(&self, message: &[IoSlice<'_>]) -> Result<(), SystemError> {
         rustix::io::retry_on_intr(|| rustix::io::writev(&self.0, message)).map(drop)
     }
+
+    /// As [`Channel::try_send`], a message whose last bytes cannot be read.
+    pub(crate) fn try_send_without_data(&self, head: &[u8], bytes: usize) -> Result<(), SystemError> {
+        let write = || sys::write_without_data(self.0.as_fd(), head, bytes);
+        rustix::io::retry_on_intr(|| write().map_err(|error| SystemError::from_io_error(&error).unwrap_or(SystemError::IO)))
+    }
 }
 
 fn await_either(channel: &Channel, end: &Mailbox) -> io::Result<()> {

@@ -1,6 +1,9 @@
 //! Notifications from the file system to the kernel, mostly about its caches.
 //!
 //! [NO1] A notifier does not keep the connection open; once it is closed, calls return [`NotifyError::Gone`].
+//! [NO2] The kernel takes a size of a file only with bytes for its page cache (STORE), and raises the size before it takes them. But a page may
+//!       belong to a WRITE on its way here, which would bring those bytes instead of the program's: the kernel unlocks whole pages before it
+//!       sends them. So a size comes with a byte that the kernel cannot read: it keeps the size and leaves the page as it is.
 
 use std::collections::HashMap;
 use std::io::IoSlice;
@@ -122,6 +125,19 @@ impl Notifier {
         self.send(notify_code::STORE, &[head.as_bytes(), data])
     }
 
+    /// Tells the kernel that a file has at least so many bytes ([NO2]). Waits for the page of the last one like [`Notifier::store`].
+    pub fn raise_size(&self, node: u64, size: u64) -> Result<(), NotifyError> {
+        let channel = self.channel.upgrade().ok_or(NotifyError::Gone)?;
+        let last = size.checked_sub(1).ok_or(NotifyError::Invalid)?;
+        let head = abi::NotifyStoreOut { nodeid: node, offset: last, size: 1, padding: 0 };
+        let len = (size_of::<OutHeader>() + size_of::<abi::NotifyStoreOut>() + 1) as u32;
+        let header = OutHeader { len, error: notify_code::STORE, unique: 0 };
+        match channel.try_send_without_data(&[header.as_bytes(), head.as_bytes()].concat(), 1) {
+            Ok(()) | Err(SystemError::FAULT) => Ok(()),
+            Err(error) => Err(refused(error)),
+        }
+    }
+
     /// Asks for cached pages of a file. The answer arrives as a request, so some thread must be free to serve it.
     pub fn retrieve(&self, node: u64, offset: u64, size: u32) -> Result<Retrieval, NotifyError> {
         let retrievals = self.retrievals.upgrade().ok_or(NotifyError::Gone)?;
@@ -171,14 +187,18 @@ impl Notifier {
         let header = OutHeader { len: u32::try_from(bytes).map_err(|_| NotifyError::Invalid)?, error: code, unique: 0 };
         let mut message = vec![IoSlice::new(header.as_bytes())];
         message.extend(parts.iter().map(|part| IoSlice::new(part)));
-        channel.try_send(&message).map_err(|error| match error {
-            SystemError::NODEV | SystemError::NOTCONN | SystemError::CONNABORTED | SystemError::PIPE => NotifyError::Gone,
-            SystemError::NOENT => NotifyError::NotFound,
-            SystemError::NOSYS => NotifyError::Unsupported,
-            SystemError::NOTEMPTY | SystemError::BUSY => NotifyError::InUse,
-            SystemError::INVAL | SystemError::NAMETOOLONG => NotifyError::Invalid,
-            error => NotifyError::Refused(error.into()),
-        })
+        channel.try_send(&message).map_err(refused)
+    }
+}
+
+fn refused(error: SystemError) -> NotifyError {
+    match error {
+        SystemError::NODEV | SystemError::NOTCONN | SystemError::CONNABORTED | SystemError::PIPE => NotifyError::Gone,
+        SystemError::NOENT => NotifyError::NotFound,
+        SystemError::NOSYS => NotifyError::Unsupported,
+        SystemError::NOTEMPTY | SystemError::BUSY => NotifyError::InUse,
+        SystemError::INVAL | SystemError::NAMETOOLONG => NotifyError::Invalid,
+        error => NotifyError::Refused(error.into()),
     }
 }
 

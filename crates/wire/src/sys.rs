@@ -1,5 +1,5 @@
-//! All code that needs `unsafe`: cloning the device, the scheduling policy of threads, and the io_uring entries, whose memory the kernel
-//! writes.
+//! All code that needs `unsafe`: cloning the device, messages without their data, the scheduling policy of threads, and the io_uring entries,
+//! whose memory the kernel writes.
 //!
 //! [U1] An entry's memory is either lent to the kernel or owned by this process. It is lent from the submission of its command to the
 //!      command's completion, and borrowed only while it is owned.
@@ -12,6 +12,7 @@ use std::io;
 use std::mem::{ManuallyDrop, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
 
 use io_uring::types::{Fd, Fixed};
 use io_uring::{IoUring, cqueue, opcode, squeue};
@@ -50,6 +51,25 @@ pub(crate) fn open_by_handle(mount: BorrowedFd<'_>, kind: i32, words: [u32; 3], 
     }
     // SAFETY: a new descriptor, which nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(opened as libc::c_int) })
+}
+
+/// Writes a message to a connection whose last `bytes` bytes are not there: the kernel reads the head, and then gets EFAULT.
+pub(crate) fn write_without_data(device: BorrowedFd<'_>, head: &[u8], bytes: usize) -> io::Result<()> {
+    static NOWHERE: OnceLock<Pages> = OnceLock::new();
+    let nowhere = match NOWHERE.get() {
+        Some(pages) => pages,
+        None => {
+            let pages = Pages::inaccessible(PAGE)?;
+            NOWHERE.get_or_init(|| pages)
+        }
+    };
+    let part = |start: *const u8, bytes: usize| libc::iovec { iov_base: start.cast_mut().cast(), iov_len: bytes };
+    let parts = [part(head.as_ptr(), head.len()), part(nowhere.start.as_ptr(), bytes.min(nowhere.bytes))];
+    // SAFETY: the kernel only reads both parts; of the second one it can read nothing, and says so.
+    match unsafe { libc::writev(device.as_raw_fd(), parts.as_ptr(), parts.len() as libc::c_int) } {
+        written if written < 0 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
 }
 
 /// A scheduling policy of threads.
@@ -92,11 +112,23 @@ struct Pages {
 // SAFETY: plain memory with one owner.
 unsafe impl Send for Pages {}
 
+// SAFETY: a reference gives its address and length alone.
+unsafe impl Sync for Pages {}
+
 impl Pages {
+    /// Which nobody can read or write.
+    fn inaccessible(bytes: usize) -> io::Result<Self> {
+        Self::with(bytes, ProtFlags::empty())
+    }
+
     /// Zeroed; pages are allocated when they are touched.
     fn new(bytes: usize) -> io::Result<Self> {
+        Self::with(bytes, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    fn with(bytes: usize, access: ProtFlags) -> io::Result<Self> {
         // SAFETY: a new mapping, at a place that the kernel chooses.
-        let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)? };
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, MapFlags::PRIVATE)? };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { start, bytes })
     }

@@ -386,6 +386,12 @@ fn the_kernel_is_told_what_it_must_not_keep() {
         assert_eq!(served.ask("store steady put"), "ok");
         assert_eq!(read().expect("kept"), *b"put");
         assert_eq!(served.ask("retrieve steady"), "0 put");
+        // [NO2]: no byte of the page is another one.
+        for (size, cached) in [(2, "0 put"), (4, "0 put."), (6, "0 put...")] {
+            assert_eq!(served.ask(&format!("raise-size steady {size}")), "ok");
+            assert_eq!(served.ask("retrieve steady"), cached);
+        }
+        assert_eq!(served.ask("raise-size never-seen 6"), "NotFound");
         assert_eq!(served.ask("invalidate-entry steady"), "ok");
         assert_eq!(served.ask("invalidate-entry never-seen"), "NotFound");
         assert_eq!(served.ask("invalidate absent"), "NotFound");

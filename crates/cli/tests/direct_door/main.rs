@@ -130,6 +130,31 @@ fn data_changes_by_both_ways_with_warm_caches() {
     ended(&place, mount, door);
 }
 
+/// open(2) with O_CREAT, but without O_EXCL, was EEXIST where a client made the file between the kernel's look-up and its request.
+#[test]
+fn regression_files_that_the_door_made_meanwhile_were_not_opened() {
+    let (place, mount, mut door) = opened("");
+    let (begin, names) = (std::sync::Barrier::new(2), 1000);
+    std::thread::scope(|scope| {
+        let by_mount = scope.spawn(|| {
+            let open = |name: i32| OpenOptions::new().create(true).append(true).open(mount.path(&name.to_string())).err();
+            let refused = |name| {
+                begin.wait();
+                open(name)
+            };
+            (0..names).filter_map(refused).map(|error| error.to_string()).collect::<Vec<_>>()
+        });
+        for name in 0..names {
+            begin.wait();
+            (0..name % 50).for_each(|_| std::hint::spin_loop());
+            let handle = door.open(&name.to_string(), libc::O_CREAT | libc::O_WRONLY, 0o644).expect("opened");
+            door.close(handle).expect("closed");
+        }
+        assert_eq!(by_mount.join().expect("no panic"), Vec::<String>::new());
+    });
+    ended(&place, mount, door);
+}
+
 #[test]
 fn appends_by_both_ways_go_behind_each_other() {
     let (place, mount, mut door) = opened("");
@@ -170,6 +195,30 @@ fn regression_appends_past_the_cache_overwrote_what_the_door_had_appended() {
     assert!(door.contents("log").expect("read") == expected);
     assert!(fs::read(mount.path("log")).expect("read") == expected);
     drop(past_the_cache);
+    ended(&place, mount, door);
+}
+
+/// The kernel was told of sizes by a byte of the file for its page cache. Its page could belong to a WRITE on its way to the daemon ([BS7]).
+#[test]
+fn regression_sizes_that_the_kernel_is_told_changed_writes_under_way() {
+    const RECORD: usize = 1 << 20;
+    let (place, mount, mut door) = opened("");
+    let mut file = OpenOptions::new().create(true).append(true).open(mount.path("log")).expect("opened");
+    let handle = door.open("log", libc::O_WRONLY | libc::O_APPEND, 0).expect("opened");
+    std::thread::scope(|scope| {
+        let by_mount = scope.spawn(|| {
+            let record = vec![b'm'; RECORD];
+            (0..60).for_each(|_| assert_eq!(file.write(&record).expect("appended"), RECORD));
+        });
+        while !by_mount.is_finished() {
+            door.write(handle, 0, &[b'd'; 4096]).expect("appended");
+        }
+    });
+    let log = fs::read(mount.path("log")).expect("read");
+    let changed = log.chunks(4096).position(|page| page.iter().any(|byte| *byte != page[0]));
+    assert_eq!(changed, None, "a page of the log has bytes of two writers");
+    assert_eq!(log.iter().filter(|byte| **byte == b'm').count(), 60 * RECORD);
+    drop(file);
     ended(&place, mount, door);
 }
 

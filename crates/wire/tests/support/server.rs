@@ -232,8 +232,9 @@ fn obey(order: &str, fs: &MemoryFs, notifier: &Notifier, events: &Receiver<Event
         "expire-entry" => told(notifier.expire_entry(1, order.split(' ').nth(1)?.as_bytes())),
         "delete" => told(notifier.delete(1, node, order.split(' ').nth(1)?.as_bytes())),
         "store" => told(notifier.store(node, 0, text)),
+        "raise-size" => told(notifier.raise_size(node, order.split(' ').nth(2)?.parse().ok()?)),
         "retrieve" => match notifier.retrieve(node, 0, 4096).and_then(|retrieval| retrieval.wait(PATIENCE)) {
-            Ok(retrieved) => format!("{} {}", retrieved.offset, String::from_utf8_lossy(&retrieved.data).trim_end_matches('\0')),
+            Ok(retrieved) => format!("{} {}", retrieved.offset, String::from_utf8_lossy(&retrieved.data).replace('\0', ".")),
             Err(error) => format!("{error:?}"),
         },
         "epoch" => told(notifier.increment_epoch()),
