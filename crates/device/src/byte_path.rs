@@ -28,4 +28,12 @@ pub trait BytePath: Send + Sync {
 
     /// Waits until all lines flushed before are in the persistence domain.
     fn fence(&self);
+
+    /// Whether all lines could be written back, of those flushed so far.
+    ///
+    /// # Errors
+    /// [`DeviceError::Poisoned`] at the first line that could not.
+    fn flushed(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
 }

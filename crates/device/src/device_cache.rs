@@ -110,7 +110,8 @@ impl<'d> DeviceCache<'d> {
             MoveState::Pending(ticket) => Moved::Pending(Moving { command, ticket, proof: PhantomData }),
             MoveState::Done(Ok(())) => Moved::Done(Ok(Proof::made())),
             MoveState::Done(Err(error)) => {
-                self.drive.counters().failed(command.direction == MoveDirection::ToCache, &error);
+                // Of a pair, what is poisoned is the memory half: where a move to the cache stores, and one to the flash loads.
+                self.drive.counters().failed(command.direction == MoveDirection::ToFlash, &error);
                 Moved::Done(Err(error))
             }
         }

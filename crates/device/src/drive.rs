@@ -215,14 +215,15 @@ impl Drive {
     ) -> Result<Lines<Dirty>, DeviceError> {
         let since = self.counters.stored(structure, from.len() as u64);
         let offset = address.offset_bytes();
-        self.firmware("tagged store")?.store_tagged(transaction, offset, from)?;
+        let stored = self.firmware("tagged store")?.store_tagged(transaction, offset, from);
+        stored.inspect_err(|error| self.counters.failed(false, error))?;
         self.counters.times.store.end(since);
         Ok(Lines { offset, length: from.len() as u64, state: PhantomData })
     }
 
     /// Commits a transaction of the drive whose stores were fenced ([DV5]). See [`Firmware::commit`].
     pub fn commit(&self, transaction: TxId, _stored: Fenced) -> Result<Committed, DeviceError> {
-        self.firmware("COMMIT")?.commit(transaction)?;
+        self.firmware("COMMIT")?.commit(transaction).inspect_err(|error| self.counters.failed(false, error))?;
         Ok(Committed(()))
     }
 
@@ -382,9 +383,14 @@ impl Drive {
     }
 
     /// Stores, flushes and fences.
+    ///
+    /// # Errors
+    /// [`DeviceError::Poisoned`], also where lines flushed before were not written back: nothing may be acknowledged by what is stored now.
     pub fn persist(&self, structure: Structure, address: LineAddress, from: &[u8]) -> Result<Fenced, DeviceError> {
         let lines = self.store(structure, address, from)?;
-        Ok(self.fence(self.flush_lines(lines)))
+        let fenced = self.fence(self.flush_lines(lines));
+        self.device.byte_path().flushed().inspect_err(|error| self.counters.failed(false, error))?;
+        Ok(fenced)
     }
 
     /// Reads and writes by blocks; `meanwhile` runs while they are in flight. See [`crate::BlockPath::transfer`].
@@ -418,7 +424,8 @@ impl Drive {
             before.get_or_insert((times, count));
         }
         let timed = before.map(|(times, count)| (times, Latencies::start(count)));
-        let written = self.transfer_parts(requests, meanwhile, completed).inspect_err(|error| self.counters.failed(true, error))?;
+        let is_read = matches!(requests.first(), Some(BlockRequest::Read { .. })); // requests of one call are of one kind
+        let written = self.transfer_parts(requests, meanwhile, completed).inspect_err(|error| self.counters.failed(is_read, error))?;
         timed.into_iter().for_each(|(times, since)| times.end(since));
         Ok(written)
     }

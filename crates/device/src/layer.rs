@@ -47,6 +47,11 @@ pub trait Layer: Send + Sync {
         self.below().byte_path().fence();
     }
 
+    /// [`BytePath::flushed`].
+    fn flushed(&self) -> Result<(), DeviceError> {
+        self.below().byte_path().flushed()
+    }
+
     /// [`Device::media`].
     fn media(&self) -> Option<&dyn Media> {
         self.below().media()
@@ -213,6 +218,10 @@ impl<L: Layer> BytePath for L {
 
     fn fence(&self) {
         Layer::fence(self);
+    }
+
+    fn flushed(&self) -> Result<(), DeviceError> {
+        Layer::flushed(self)
     }
 }
 

@@ -152,8 +152,8 @@ impl Mapping {
         unsafe { copy::copy_streaming(target, from.as_ptr(), from.len()) }.map_err(|fault| self.poisoned(offset, fault))
     }
 
-    /// Starts writing the lines of a range back from the CPU's caches. A range outside the mapping is cut. A failure is reported by the
-    /// next load or store.
+    /// Starts writing the lines of a range back from the CPU's caches. A range outside the mapping is cut. A failure is reported by
+    /// [`Mapping::flushed`] and by every store from then on.
     pub fn flush(&self, offset: u64, length: u64) {
         let line = LINE_BYTES as u64;
         let first = offset.min(self.length) / line * line;
@@ -165,6 +165,18 @@ impl Mapping {
         let flushed = unsafe { copy::flush(self.start.as_ptr().add(first as usize), (end - first) as usize) };
         if flushed.is_err() {
             let _ = self.flush_failed_at.compare_exchange(NOWHERE, first, Relaxed, Relaxed);
+        }
+    }
+
+    /// Whether all lines were written back so far.
+    ///
+    /// # Errors
+    /// [`DeviceError::Poisoned`] at the first line that was not.
+    #[inline]
+    pub fn flushed(&self) -> Result<(), DeviceError> {
+        match self.flush_failed_at.load(Relaxed) {
+            NOWHERE => Ok(()),
+            offset => Err(DeviceError::Poisoned { device: self.name.clone(), offset }),
         }
     }
 
@@ -197,10 +209,6 @@ impl Mapping {
 
     #[inline]
     fn at(&self, offset: u64, length: usize) -> Result<*mut u8, DeviceError> {
-        let failed_at = self.flush_failed_at.load(Relaxed);
-        if failed_at != NOWHERE {
-            return Err(DeviceError::Poisoned { device: self.name.clone(), offset: failed_at });
-        }
         match offset.checked_add(length as u64) {
             // SAFETY: the offset lies inside the mapping, or at its end where nothing is accessed.
             Some(end) if end <= self.length => Ok(unsafe { self.start.as_ptr().add(offset as usize) }),
@@ -214,6 +222,7 @@ impl Mapping {
             let source = io::Error::from_raw_os_error(libc::EROFS);
             return Err(DeviceError::Block { device: self.name.clone(), operation: "store", offset, length: length as u64, source });
         }
+        self.flushed()?;
         self.at(offset, length)
     }
 
@@ -320,11 +329,14 @@ mod tests {
 
     #[test]
     #[cfg(target_arch = "x86_64")]
-    fn a_failed_flush_is_reported_by_the_next_access() {
+    fn after_a_failed_flush_nothing_is_stored_and_all_else_is_loaded() {
         let (file, mapping) = mapped(false);
         file.set_len(4096).expect("cut");
+        mapping.flushed().expect("nothing has failed");
         mapping.flush(4096, 64);
+        assert!(matches!(mapping.flushed(), Err(DeviceError::Poisoned { offset: 4096, .. })));
         assert!(matches!(mapping.store(0, &[1]), Err(DeviceError::Poisoned { offset: 4096, .. })));
+        mapping.load(0, &mut [0; 64]).expect("loaded");
     }
 
     /// A fault outside the copies still ends the process: the handler hides nothing.

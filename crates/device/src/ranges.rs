@@ -8,10 +8,13 @@
 //!       bytes as possible do. Pieces that follow each other on the device as well are one mapping.
 //! [MM4] Addresses of a map stay valid until it is dropped, also while the file system gives its pages away: who makes one keeps the pages
 //!       meanwhile. The kernel keeps the file open that long, so the device stays locked.
+//! [MM5] A mapping that is refused at its place may leave addresses there that any thread gets for something else. So the way is tried elsewhere
+//!       first, and such addresses are not given back.
 
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -83,11 +86,21 @@ pub(crate) struct RangeOptions<'n> {
     pub(crate) synchronous: bool,
 }
 
+impl RangeOptions<'_> {
+    fn access(&self) -> (ProtFlags, MapFlags) {
+        let protection = if self.writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        let flags = if self.synchronous { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED };
+        (protection, flags)
+    }
+}
+
 /// Ranges of a file or a device, mapped.
 pub(crate) struct MappedRanges {
     name: String,
     /// What is reserved: start and bytes.
     reserved: (NonNull<u8>, u64),
+    /// Addresses of it that may be somebody else's by now, from the start of what is reserved ([MM5]).
+    lost: Range<u64>,
     start: NonNull<u8>,
     length: u64,
     writable: bool,
@@ -111,6 +124,9 @@ impl MappedRanges {
         let length = verified(&options, ranges)?;
         copy::install().map_err(|error| refused(error.to_string()))?;
         let pieces = joined(options.zone.0, ranges);
+        if let Some(first) = pieces.first() {
+            probe(file, &options, first).map_err(|error| refused(error.to_string()))?;
+        }
         let huge = HUGE_BYTES.max(options.unit); // a device of larger steps is mapped at multiples of these
         let phase = best_phase(&pieces, huge);
         // One huge page more, so that any phase fits.
@@ -125,10 +141,13 @@ impl MappedRanges {
         let start = unsafe { reserved.add(skip as usize) };
         let name = options.name.to_owned();
         // From here on a failure drops it, which unmaps everything.
-        let mapped = Self { name, reserved: (reserved, bytes as u64), start, length, writable: options.writable };
+        let mut mapped = Self { name, reserved: (reserved, bytes as u64), lost: 0..0, start, length, writable: options.writable };
         let mut at = 0;
         for piece in pieces {
-            mapped.place(file, &options, at, piece).map_err(|error| refused(error.to_string()))?;
+            if let Err(error) = mapped.place(file, &options, at, piece) {
+                mapped.lost = skip + at..skip + at + piece.length; // [MM5]
+                return Err(refused(error.to_string()));
+            }
             at += piece.length;
         }
         Ok(mapped)
@@ -136,8 +155,7 @@ impl MappedRanges {
 
     /// Puts a piece into its place.
     fn place(&self, file: &File, options: &RangeOptions<'_>, at: u64, piece: MemoryRange) -> io::Result<()> {
-        let protection = if options.writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        let flags = if options.synchronous { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED };
+        let (protection, flags) = options.access();
         // SAFETY: the pieces have `length` bytes together, all of them reserved behind `start` and nowhere else in use ([MM1]).
         unsafe {
             let place = self.start.as_ptr().add(at as usize).cast();
@@ -235,9 +253,24 @@ impl MappedMemory for MappedRanges {
 impl Drop for MappedRanges {
     fn drop(&mut self) {
         let (start, bytes) = self.reserved;
-        // SAFETY: the range is this map's own, pieces and what is left of the reservation ([MM1], [MM4]).
-        let _ = unsafe { munmap(start.as_ptr().cast(), bytes as usize) };
+        for own in [0..self.lost.start, self.lost.end..bytes] {
+            if !own.is_empty() {
+                // SAFETY: the range is this map's own, pieces and what is left of the reservation ([MM1], [MM4], [MM5]).
+                let _ = unsafe { munmap(start.as_ptr().add(own.start as usize).cast(), (own.end - own.start) as usize) };
+            }
+        }
     }
+}
+
+/// Whether a range can be mapped in this way, tried where nothing is ([MM5]).
+fn probe(file: &File, options: &RangeOptions<'_>, range: &MemoryRange) -> io::Result<()> {
+    let ((protection, flags), bytes) = (options.access(), range.length.min(options.unit) as usize);
+    // SAFETY: a new mapping, at a place that the kernel chooses, which nobody uses.
+    unsafe {
+        let probed = mmap(std::ptr::null_mut(), bytes, protection, flags, file, range.offset)?;
+        munmap(probed, bytes)?;
+    }
+    Ok(())
 }
 
 /// The length of ranges that can be mapped.
@@ -383,6 +416,27 @@ mod tests {
         assert!(matches!(map.copy_out(64, &mut [0; 64]), Err(DeviceError::Poisoned { offset: 64, .. })));
         assert!(map.flush(0, 64).is_err());
         map.copy_in(PAGE, &[1; 64]).expect("the rest still works");
+    }
+
+    /// [MM5]: where a mapping was refused, another thread may have got the addresses.
+    #[test]
+    fn a_map_that_failed_takes_away_nothing_of_others() {
+        let file = file();
+        let mut map = MappedRanges::new(&file, options(true), &[range(1, 1), range(3, 1), range(5, 1)]).expect("mapped");
+        // SAFETY: the second piece, which nobody uses; what takes its place is the test's own.
+        let other = unsafe {
+            let place = map.start.as_ptr().add(PAGE as usize).cast();
+            mmap_anonymous(place, PAGE as usize, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED).expect("mapped")
+        };
+        let at = other as u64 - map.reserved.0.as_ptr() as u64;
+        map.lost = at..at + PAGE;
+        drop(map);
+        // SAFETY: mapped above, and unmapped here alone.
+        unsafe {
+            other.cast::<u8>().write_volatile(7);
+            assert_eq!(other.cast::<u8>().read_volatile(), 7);
+            munmap(other, PAGE as usize).expect("unmapped");
+        }
     }
 
     /// [MM1]: dropping a map takes the whole reservation away; this many would not fit otherwise.

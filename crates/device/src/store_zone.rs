@@ -96,12 +96,15 @@ impl StoreZone {
         Ok(Box::new(mapped))
     }
 
-    /// Maps it for loads and stores. The map stays, and keeps the lock, when the description is closed.
+    /// Maps it for loads and stores, as the daemon does: with MAP_SYNC where there is such. The map stays, and keeps the lock, when the description is closed.
     ///
     /// # Errors
     /// `InvalidData` for what is no device or is shorter than the zone; what the kernel refuses.
     pub fn map(&self) -> io::Result<Mapping> {
-        map_zone(&self.file, MappingOptions { offset: self.start, length: self.length, not_inherited: true, ..MappingOptions::default() })
+        map_zone(
+            &self.file,
+            MappingOptions { offset: self.start, length: self.length, not_inherited: true, synchronous: true, ..MappingOptions::default() },
+        )
     }
 }
 
@@ -122,10 +125,11 @@ impl ZoneHold {
     }
 }
 
-/// Whether anybody has the memory zone of a device for stores, for any program, also of an earlier daemon ([SZ2]). False where locks cannot be
-/// asked for: then nobody got one.
+/// Whether anybody has the memory zone of a device for stores, for any program, also of an earlier daemon ([SZ2]). False where there are no such
+/// locks: then nobody got one. True where it cannot be told.
 pub fn is_zone_held(file: &File) -> bool {
-    is_locked(file, FIRST_BYTE, 1 << 32).unwrap_or(false)
+    is_locked(file, FIRST_BYTE, 1 << 32)
+        .unwrap_or_else(|error| !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP | libc::ENOLCK)))
 }
 
 /// Whether another open file description has locked some of these bytes.

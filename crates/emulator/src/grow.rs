@@ -102,7 +102,9 @@ fn planned(before: &ImageInfo, memory_bytes: Option<u64>, block_bytes: Option<u6
         );
     }
     ImageInfo::check_sizes(after.memory_bytes, after.block_bytes)?;
-    let (memory, blocks) = (before.memory_offset(), before.block_offset());
+    let memory = before.memory_offset();
+    // A region of no bytes is nowhere yet.
+    let blocks = if before.block_bytes > 0 { before.block_offset() } else { memory + after.memory_bytes };
     let (memory_end, blocks_end) = (memory + before.memory_bytes, blocks + after.block_bytes);
     let meets_blocks = |start: u64| start < blocks_end && blocks < start + after.memory_bytes;
     let memory = if meets_blocks(memory) { blocks_end.max(memory_end).next_multiple_of(UNIT_BYTES) } else { memory };
@@ -229,6 +231,24 @@ mod tests {
         }
         let taken = fs::metadata(&path).expect("there").blocks() * 512;
         assert!(taken < (64 + 4) * MIB, "the old places are given back: {taken} B taken");
+    }
+
+    /// The place of a region of no bytes stood in the way of the memory.
+    #[test]
+    fn regression_memory_alone_was_moved_to_grow() {
+        let directory = TempDir::new().expect("a directory");
+        let path = directory.path().join("disk.img");
+        create(&path, &CreateOptions { profile: "optane".into(), memory_bytes: 16 * MIB, block_bytes: 0 }).expect("created");
+        mark(&path, 16, 0);
+        let (before, after) = grow(&path, Some(40 * MIB), None).expect("grown");
+        assert_eq!((before.memory_offset(), before.block_bytes), (after.memory_offset(), 0));
+        look(&path, 16, 0);
+        mark(&path, 40, 0);
+        let (before, after) = grow(&path, None, Some(8 * MIB)).expect("grown");
+        assert_eq!(before.memory_offset(), after.memory_offset());
+        look(&path, 40, 0);
+        mark(&path, 40, 8);
+        look(&path, 40, 8);
     }
 
     /// A growth interrupted anywhere leaves the old drive or the new one with all its contents, and the next growth continues.

@@ -270,7 +270,7 @@ impl BytePath for PairDevice {
     fn store_by(&self, _structure: Structure, way: StoreWay, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
         match way {
             StoreWay::NonTemporal => self.memory.mapping().store_streaming(offset, from),
-            StoreWay::Cached | StoreWay::Pinned => self.store(offset, from),
+            StoreWay::Cached | StoreWay::Pinned => self.memory.mapping().store(offset, from),
         }
     }
 
@@ -280,6 +280,10 @@ impl BytePath for PairDevice {
 
     fn fence(&self) {
         self.memory.mapping().fence();
+    }
+
+    fn flushed(&self) -> Result<(), DeviceError> {
+        self.memory.mapping().flushed()
     }
 }
 

@@ -95,6 +95,9 @@ impl<M: Medium> Flash<M> {
         for block in 0..geometry.blocks() as u32 {
             records.push((tables.block(block)?, 0));
         }
+        if let Some(block) = records.iter().position(|(record, _)| u32::from(record.begun) > geometry.pages_per_block) {
+            return Err(open_error(format!("flash block {block} is said to hold more pages than a block has")));
+        }
         let pages_per_block = u64::from(geometry.pages_per_block);
         let mut waiting = vec![];
         let mut placed = Placed::default();

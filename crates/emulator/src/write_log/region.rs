@@ -117,7 +117,8 @@ impl<M: Medium> Region<M> {
             }
         }
         let (tail, head) = (self.word(Word::TransactionTail)?, self.word(Word::TransactionHead)?);
-        if !(self.lines..SEQUENCE_MAX).contains(&self.word(Word::Tail)?) || head.checked_sub(tail).is_none_or(|used| used > self.entries) {
+        let is_transaction_log = head < SEQUENCE_MAX && head.checked_sub(tail).is_some_and(|used| used <= self.entries);
+        if !(self.lines..SEQUENCE_MAX).contains(&self.word(Word::Tail)?) || !is_transaction_log {
             return Ok(Err("the header of its write log is damaged".into()));
         }
         Ok(Ok(()))
