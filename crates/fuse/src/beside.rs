@@ -19,8 +19,9 @@
 //!       is lent, and room that is lent ends behind the note.
 //! [BS5] A WRITE of a descriptor with O_APPEND has the end that the kernel knows, or with RWF_NOAPPEND the offset of the call. The kernel's end
 //!       is right unless a client has changed the file since the kernel learned of it. So the WRITE goes to its offset if no client has
-//!       reached behind it (as [DR1]); otherwise to the end that the file system has, and the kernel's pages of the file are wrong and dropped
-//!       after the reply: it locks them until then. The kernel's end stays behind by what the WRITE was moved, so the end of the file counts as
+//!       reached behind it (as [DR1]); otherwise to the end that the file system has. This is decided once more under the lock of the range: the end may be behind
+//!       a piece of the same call by then. The kernel's pages of the file are wrong then. Whole pages of the WRITE, which the kernel has let go of, are dropped
+//!       before the reply, the others behind it: it locks them until then. Where the bytes went they count as written by a client ([BS4]). The kernel's end stays behind by what the WRITE was moved, so the end of the file counts as
 //!       reached by clients from then on: the next WRITE may point to bytes of this one. A client is noted before it changes anything and until it has, so whoever looks at the
 //!       size first and then at the note misses none. A client that appends by stores tells nobody: once
 //!       it may, clients count as having reached any offset, and a WRITE with RWF_NOAPPEND goes to the end, too. The note stays while anybody has the file, and is of one generation:
@@ -229,6 +230,8 @@ struct Changing {
     file: InodeNumber,
     /// Registered until its pages are dropped.
     write: Option<DirectWrite>,
+    /// The same, where it went elsewhere.
+    moved: Vec<DirectWrite>,
     /// The size before, of a file that the kernel has read: it is to be told if the file has grown then, by this change or by one beside it ([BS7]).
     size_before: Option<u64>,
 }
@@ -242,11 +245,19 @@ impl Changing {
 }
 
 impl Change for Changing {
+    fn moves_to(&mut self, bytes: Range<u64>) -> bool {
+        if self.write.iter().chain(&self.moved).any(|write| write.covers(&bytes)) {
+            return true;
+        }
+        self.door.page_cache.try_begin_direct(self.file, bytes).map(|write| self.moved.push(write)).is_some()
+    }
+
     fn ends_at_once(&mut self) -> bool {
         let is_settled = self.door.beside.as_ref().is_none_or(|noted| noted.is_settled(self.file));
         let ends = is_settled && self.grows_to().is_none();
         if ends {
             self.write = None;
+            self.moved.clear();
         }
         ends
     }
@@ -293,7 +304,7 @@ impl Caches for Door {
         if let Some(noted) = &self.beside {
             noted.change_begins(file, &|file| self.fs.is_held(file)); // [BS5]
         }
-        Ok(Box::new(Changing { door: self, file, write: Some(write), size_before }))
+        Ok(Box::new(Changing { door: self, file, write: Some(write), moved: Vec::new(), size_before }))
     }
 
     fn appends_by_stores(&self, file: InodeNumber) -> Result<()> {
@@ -377,20 +388,53 @@ impl Door {
     /// a client may let the file grow in this moment.
     pub(crate) fn goes_to_the_end(&self, file: InodeNumber, offset: u64, is_alone: bool) -> Result<bool> {
         let (size, generation) = self.fs.size_and_generation(file)?; // before the note
-        Ok(is_alone && offset == size || self.beside.as_ref().is_some_and(|noted| offset < noted.end_by_clients(file, generation)))
+        Ok(is_alone && offset == size || self.have_clients_reached_behind(file, generation, offset))
     }
 
-    /// A WRITE to the end ([BS5]).
-    pub(crate) fn append(&self, file: InodeNumber, offset: u64, data: &[u8], options: WriteOptions) -> Result<usize> {
-        let (done, end) = self.fs.append(file, data, options)?;
-        if end - done as u64 != offset {
-            if let (Some(noted), Ok((size, generation))) = (&self.beside, self.fs.size_and_generation(file)) {
-                noted.is_moved(file, size, generation); // before the reply: the kernel holds its next one back until then
+    fn have_clients_reached_behind(&self, file: InodeNumber, generation: u32, offset: u64) -> bool {
+        self.beside.as_ref().is_some_and(|noted| offset < noted.end_by_clients(file, generation))
+    }
+
+    /// A WRITE to the end ([BS5]). Returns how much was written, and the registrations of where it went if that was not its offset.
+    pub(crate) fn append(&self, file: InodeNumber, offset: u64, data: &[u8], options: WriteOptions) -> Result<(usize, Vec<DirectWrite>)> {
+        let (_, generation) = self.fs.size_and_generation(file)?;
+        let mut held = Vec::new();
+        loop {
+            let (mut is_piece, mut waits_for) = (false, None);
+            let mut may_go_to = |bytes: Range<u64>| {
+                if bytes.start == offset || held.iter().any(|write: &DirectWrite| write.covers(&bytes)) {
+                    return true;
+                }
+                is_piece = !self.have_clients_reached_behind(file, generation, offset);
+                if is_piece {
+                    return false;
+                }
+                match self.page_cache.try_begin_direct(file, bytes.clone()) {
+                    Some(write) => held.push(write),
+                    None => waits_for = Some(bytes),
+                }
+                waits_for.is_none()
+            };
+            match (self.fs.append_where(file, data.into(), options, &mut may_go_to), waits_for) {
+                (Err(Error::WouldWait), Some(bytes)) => {
+                    may_wait()?;
+                    held.push(self.page_cache.begin_direct(file, bytes));
+                }
+                (Err(Error::WouldWait), None) if is_piece => {
+                    return self.fs.write(file, offset, data, options).map(|done| (done, Vec::new()));
+                }
+                (appended, _) => {
+                    let (done, end) = appended?;
+                    if end - done as u64 == offset {
+                        return Ok((done, Vec::new()));
+                    }
+                    if let (Some(noted), Ok((size, generation))) = (&self.beside, self.fs.size_and_generation(file)) {
+                        noted.is_moved(file, size, generation); // before the reply: the kernel holds its next one back until then
+                    }
+                    return Ok((done, held));
+                }
             }
-            let kernel = self.kernel.clone();
-            self.pages.push(move || kernel.drop_pages(file, 0..END_OF_FILES));
         }
-        Ok(done)
     }
 
     /// Without a cache of its entries ([BS1]). Otherwise the kernel opens directories by itself from then on and may cache their entries

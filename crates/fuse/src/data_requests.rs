@@ -82,6 +82,8 @@ enum Stale {
     Noted(DirectWrite),
     /// Pages of a WRITE through the page cache that were dropped and read again.
     ReadAgain(ReadAgain),
+    /// All pages, as a WRITE went elsewhere ([BS5] of `beside.rs`), where it is in progress.
+    Moved(Vec<DirectWrite>),
 }
 
 impl Door {
@@ -160,8 +162,9 @@ impl Door {
 
     /// Changes the file. What may be older in the page cache then is not dropped yet.
     fn put(&self, write: &Write, data: &[u8], held: Option<DirectWrite>) -> Result<Wrote> {
-        let bytes = self.fs.for_caller(write.thread, || self.put_bytes(write, data))?;
+        let (bytes, moved) = self.fs.for_caller(write.thread, || self.put_bytes(write, data))?;
         let stale = match held {
+            held if !moved.is_empty() => Some(Stale::Moved(held.into_iter().chain(moved).collect())),
             Some(held) => held.must_drop().then_some(Stale::Noted(held)),
             None if write.way == Way::Through => {
                 let written = write.offset..write.offset + bytes as u64;
@@ -172,7 +175,8 @@ impl Door {
         Ok(Wrote { bytes, stale })
     }
 
-    fn put_bytes(&self, write: &Write, data: &[u8]) -> Result<usize> {
+    /// How many bytes were written, and the registrations of where they went if that is another place.
+    fn put_bytes(&self, write: &Write, data: &[u8]) -> Result<(usize, Vec<DirectWrite>)> {
         let file = inode(write.node);
         if write.bound_by_reserve {
             self.leaves_reserve(file, write.offset, write.length)?;
@@ -197,7 +201,7 @@ impl Door {
             }
         }
         if write.way != Way::FromCache {
-            return self.fs.write(file, write.offset, data, write.options);
+            return self.fs.write(file, write.offset, data, write.options).map(|bytes| (bytes, Vec::new()));
         }
         let writing_back = self.page_cache.begin_writing_back(file, write.bytes()); // [PC3]
         for part in writing_back.parts() {
@@ -208,7 +212,7 @@ impl Door {
                 at += self.fs.write(file, at, rest, write.options)? as u64;
             }
         }
-        Ok(data.len())
+        Ok((data.len(), Vec::new()))
     }
 
     fn wrote(self: &Arc<Self>, write: &Write, result: Result<Wrote>, reply: Reply<'_>) {
@@ -222,7 +226,11 @@ impl Door {
                 return reply.error(self.failed("write", write.node, &error));
             }
         };
-        let Some(stale) = stale else { return reply.written(written) };
+        let stale = match stale {
+            None => return reply.written(written),
+            Some(Stale::Moved(held)) => return self.wrote_elsewhere(write, held, written, reply),
+            Some(stale) => stale,
+        };
         let door = Arc::clone(self);
         let drop_stale = move || match stale {
             Stale::Noted(held) => {
@@ -230,6 +238,7 @@ impl Door {
                 drop(held);
             }
             Stale::ReadAgain(again) => door.kernel.drop_read_again(file, &again),
+            Stale::Moved(_) => {}
         };
         match reply.try_park() {
             Ok(parked) => self.pages.push(move || {
@@ -239,6 +248,31 @@ impl Door {
             Err(reply) => {
                 // [LT3] of `later.rs`: acknowledged before the pages are dropped. A direct WRITE stays registered until then.
                 self.pages.push(drop_stale);
+                reply.written(written);
+            }
+        }
+    }
+
+    /// Answers a WRITE that went behind what clients have written ([BS5]).
+    fn wrote_elsewhere(self: &Arc<Self>, write: &Write, held: Vec<DirectWrite>, written: u32, reply: Reply<'_>) {
+        let (file, kernel, bytes) = (inode(write.node), self.kernel.clone(), write.bytes());
+        let whole_pages = page_of(bytes.start.saturating_add(PAGE_BYTES - 1))..page_of(bytes.end);
+        let drop_all = {
+            let kernel = kernel.clone();
+            move || {
+                kernel.drop_pages(file, 0..END_OF_FILES);
+                drop(held);
+            }
+        };
+        let parked = if write.way == Way::Through && !whole_pages.is_empty() { reply.try_park() } else { Err(reply) };
+        match parked {
+            Ok(parked) => self.pages.push(move || {
+                kernel.drop_unlocked_pages(file, whole_pages);
+                parked.finish(|reply| reply.written(written));
+                drop_all();
+            }),
+            Err(reply) => {
+                self.pages.push(drop_all);
                 reply.written(written);
             }
         }

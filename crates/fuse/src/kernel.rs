@@ -2,6 +2,7 @@
 //! the mount there is no receiver.
 
 use std::ops::Range;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 
 use tandemfs_format::InodeNumber;
@@ -9,7 +10,7 @@ use tandemfs_fs::FileSystem;
 use tandemfs_wire::{Contents, Notifier, NotifyError};
 
 use crate::at_once::AtOnce;
-use crate::overtaken::{Overtaken, ReadAgain};
+use crate::overtaken::{BEFORE_WAITS_MAX, Overtaken, ReadAgain};
 
 /// How often pages are dropped that are read meanwhile ([OT1] of `overtaken.rs`).
 const DROPS_MAX: u32 = 4;
@@ -63,6 +64,19 @@ impl Kernel {
             Ok(()) if again.wait_until_dropped() => {}
             Ok(()) => tracing::debug!(inode = file.get(), "a page is locked for its WRITE, or the kernel is slow to drop it"),
             Err(error) => tracing::warn!(inode = file.get(), "cached pages may be older than the file, as no thread drops them: {error}"),
+        }
+    }
+
+    /// Drops pages of which none is said to be locked for a WRITE that waits for this. One that is locked all the same is dropped behind it: this waits
+    /// [`BEFORE_WAITS_MAX`] at most.
+    pub(crate) fn drop_unlocked_pages(&self, file: InodeNumber, bytes: Range<u64>) {
+        let (kernel, (dropped, is_dropped)) = (self.clone(), channel());
+        let run = self.dropping.run(move || {
+            kernel.drop_pages(file, bytes);
+            let _left = dropped.send(());
+        });
+        if run.is_err() || is_dropped.recv_timeout(BEFORE_WAITS_MAX).is_err() {
+            tracing::debug!(inode = file.get(), "pages of a write that went elsewhere are dropped behind it");
         }
     }
 

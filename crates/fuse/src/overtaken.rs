@@ -36,7 +36,7 @@ use crate::notes::{IsHeld, Note, Notes, Shards};
 use crate::page_cache::{PAGE_BYTES, page_of};
 
 /// How long a reply waits at most for a drop that may wait for the reply ([OT4]): where all READs have lower numbers than the WRITE.
-const BEFORE_WAITS_MAX: Duration = Duration::from_millis(100);
+pub(crate) const BEFORE_WAITS_MAX: Duration = Duration::from_millis(100);
 /// The same where one has a higher number.
 const BEHIND_WAITS_MAX: Duration = Duration::from_secs(10);
 /// READs of a file that are told apart; more of them count as one.

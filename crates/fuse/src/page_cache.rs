@@ -205,6 +205,11 @@ pub(crate) struct DirectWrite {
 }
 
 impl DirectWrite {
+    /// Whether bytes are among those that are registered.
+    pub(crate) fn covers(&self, bytes: &Range<u64>) -> bool {
+        self.write.bytes.start <= bytes.start && bytes.end <= self.write.bytes.end
+    }
+
     /// Whether this direct WRITE and others in progress cover the file without gaps from `start` up to this one. If so, they are pieces of
     /// one system call.
     pub(crate) fn follows_from(&self, start: u64) -> bool {

@@ -14,6 +14,12 @@ use crate::refusal::{Crossed, Refused, Why};
 
 /// A change in progress; dropping it ends it, and may wait.
 pub trait Change: Send {
+    /// It changes these bytes, or will, as those before it now end elsewhere. Does not wait, and calls nothing. False if writeback of them would have to be waited for: then it changes
+    /// nothing there.
+    fn moves_to(&mut self, _: Range<u64>) -> bool {
+        true
+    }
+
     /// Ends it if that needs no wait; then dropping it does nothing more. False if it goes on.
     fn ends_at_once(&mut self) -> bool;
 }
@@ -70,6 +76,13 @@ pub trait Caches: Send + Sync {
 
 /// A change in progress, if somebody keeps pages.
 pub(crate) struct Changing(Option<Box<dyn Change>>);
+
+impl Changing {
+    /// As [`Change::moves_to`].
+    pub(crate) fn moves_to(&mut self, bytes: Range<u64>) -> bool {
+        on(Mutant::AppendGuessed) || self.0.as_mut().is_none_or(|change| change.moves_to(bytes))
+    }
+}
 
 impl Drop for Changing {
     fn drop(&mut self) {

@@ -10,8 +10,8 @@ use tandemfs_device::{Sink, Source};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{
-    Attributes, Borrower, DirectoryEntry, FileSystem, Kept, LentExtent, MappedElsewhere, ReadOptions, SeekTo, StoreAccess, StoreLease,
-    WriteOptions, leaves_to_others, may_wait,
+    Attributes, Borrower, DirectoryEntry, Error, FileSystem, Kept, LentExtent, MappedElsewhere, ReadOptions, SeekTo, StoreAccess,
+    StoreLease, WriteOptions, leaves_to_others, may_wait,
 };
 
 use crate::credentials::{Credentials, Process};
@@ -423,17 +423,30 @@ impl Vfs {
             return Err(Errno::FBIG.into());
         }
         let from = from.slice(0..from.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
-        let at = match offset {
-            Some(offset) => offset,
-            None => self.fs.size(file.inode)?,
-        };
         bounded(from.len() as u64, QUICK_BYTES)?; // [KV7]
-        let _changing = self.changing(file.inode, at..at + from.len() as u64)?; // [KV6]
-        self.leaves_reserve(who, file.inode, at, from.len() as u64)?;
-        let taken = self.before_write(who, file.inode)?; // [KV5]
-        let kept = file.flags() & libc::O_DIRECT == 0;
-        let options = WriteOptions { kill_set_id: taken.set_id, kept, ..WriteOptions::default() };
-        let (done, end) = self.fs.write_from(file.inode, offset, from, options)?;
+        let (done, end) = loop {
+            let at = match offset {
+                Some(offset) => offset,
+                None => self.fs.size(file.inode)?,
+            };
+            let mut changing = self.changing(file.inode, at..at + from.len() as u64)?; // [KV6]
+            self.leaves_reserve(who, file.inode, at, from.len() as u64)?;
+            let taken = self.before_write(who, file.inode)?; // [KV5]
+            let kept = file.flags() & libc::O_DIRECT == 0;
+            let options = WriteOptions { kill_set_id: taken.set_id, kept, ..WriteOptions::default() };
+            if offset.is_some() {
+                break self.fs.write_from(file.inode, offset, from, options)?;
+            }
+            let mut is_refused = false;
+            let mut may_go_to = |bytes| {
+                is_refused = !changing.moves_to(bytes);
+                !is_refused
+            };
+            match self.fs.append_where(file.inode, from, options, &mut may_go_to) {
+                Err(Error::WouldWait) if is_refused => may_wait()?,
+                appended => break appended?,
+            }
+        };
         let written = (done, offset.map_or(end, |offset| offset + done as u64));
         mutant::at(Point::Written);
         if on(Mutant::DataBeforePrivileges) {

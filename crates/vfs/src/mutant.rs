@@ -28,6 +28,8 @@ pub enum Mutant {
     DataBeforePrivileges,
     /// [KV5]: a change that is no write takes no privileges.
     PrivilegesKept,
+    /// [KV6]: what is appended counts as changed where the end was before.
+    AppendGuessed,
     /// [KV7]: what takes long is done in any case.
     LongInside,
     /// [KV7]: the end of a change waits inside of `no_wait`.

@@ -591,3 +591,72 @@ fn kv9_mapped_though_open() {
     }
     is_caught(Mutant::MappedThoughOpen, scene);
 }
+
+/// Somebody who keeps pages, while somebody else appends.
+struct Appended {
+    fs: std::sync::Arc<tandemfs_fs::FileSystem>,
+    /// Where changes were said to be, and where they went then.
+    said: std::sync::Mutex<Vec<(std::ops::Range<u64>, bool)>>,
+}
+
+struct Change(std::sync::Arc<Appended>);
+
+impl tandemfs_vfs::Change for Change {
+    fn moves_to(&mut self, bytes: std::ops::Range<u64>) -> bool {
+        let mut said = self.0.said.lock().expect("no panic");
+        let is_first = said.iter().all(|(_, has_moved)| !has_moved);
+        said.push((bytes, true));
+        !is_first
+    }
+
+    fn ends_at_once(&mut self) -> bool {
+        true
+    }
+}
+
+impl tandemfs_vfs::Caches for Appended {
+    fn settle(&self, _: InodeNumber) -> tandemfs_fs::Result<()> {
+        Ok(())
+    }
+
+    fn change(
+        self: std::sync::Arc<Self>,
+        file: InodeNumber,
+        bytes: std::ops::Range<u64>,
+    ) -> tandemfs_fs::Result<Box<dyn tandemfs_vfs::Change>> {
+        let mut said = self.said.lock().expect("no panic");
+        if said.is_empty() {
+            self.fs.append(file, b"her", tandemfs_fs::WriteOptions::default())?;
+        }
+        said.push((bytes, false));
+        drop(said);
+        Ok(Box::new(Change(self)))
+    }
+
+    fn has_pages(&self, _: InodeNumber) -> bool {
+        true
+    }
+
+    fn is_watched(&self, _: &[InodeNumber]) -> tandemfs_fs::Result<bool> {
+        Ok(false)
+    }
+
+    fn name_gone(&self, _: InodeNumber, _: &[u8]) {}
+}
+
+#[test]
+fn what_is_appended_counts_as_changed_where_it_goes() {
+    fn scene() -> std::result::Result<(), String> {
+        let vfs = empty();
+        write(&vfs, &file(&vfs, &root(), b"log", 0o600), b"0123456789");
+        let caches = std::sync::Arc::new(Appended { fs: vfs.file_system().clone(), said: std::sync::Mutex::default() });
+        let vfs = vfs.beside(caches.clone());
+        let log = vfs.open(&root(), ROOT, b"log", libc::O_WRONLY | libc::O_APPEND, 0).expect("opened");
+        write(&vfs, &log, b"hello");
+        let said = caches.said.lock().expect("no panic").clone();
+        let expected = [(10..15, false), (13..18, true), (13..18, false), (13..18, true)];
+        holds(said == expected, &format!("an append at 13 was said to change {said:?}"))?;
+        holds(vfs.file_system().size(log.inode()).expect("known") == 18, "it was appended twice")
+    }
+    is_caught(Mutant::AppendGuessed, scene);
+}

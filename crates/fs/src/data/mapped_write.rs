@@ -15,7 +15,6 @@
 //!       Nobody makes up for it while the block is mapped, as programs may have stored to the same bytes since. Who has to change the block
 //!       or maps it once more is refused (`Mapped`). A truncation takes the logs behind the new end away.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -26,9 +25,9 @@ use super::commit::{commit, touch};
 use super::log_plan::Part;
 use super::plan::{Planner, split};
 use super::policy::WritePolicy;
-use super::rows::Rows;
 use super::target::{Action, Target, Targets};
 use super::transfer::transfer;
+use super::write_path::Call;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::index::block::{Base, Block, DataRun};
@@ -51,18 +50,18 @@ impl FileSystem {
         offset: u64,
         (data, later): (Source<'_>, Source<'_>),
         options: WriteOptions,
-        rows: &RefCell<Rows<'_>>,
+        call: &Call<'_, '_>,
     ) -> Result<(u64, usize)> {
         if !options.append {
             self.with_room(|| self.grow_for_write(file, Some(offset), data.len() as u64))?;
-            let written = self.with_room(|| self.write_around_pins(file, offset, data, options, rows))?;
+            let written = self.with_room(|| self.write_around_pins(file, offset, data, options, call))?;
             return Ok((offset, written));
         }
         let length = (data.len() + later.len()) as u64;
         let Some(start) = self.with_room(|| self.grow_for_write(file, None, length))? else { return Ok((offset, 0)) };
         let inside = WriteOptions { append: false, ..options };
-        let write = || match self.write_around_pins(file, start, data, inside, rows) {
-            Ok(0) => self.write_piece(file, start, (data, later), inside, rows).map(|_| data.len()),
+        let write = || match self.write_around_pins(file, start, data, inside, call) {
+            Ok(0) => self.write_piece(file, start, (data, later), inside, call).map(|_| data.len()),
             other => other,
         };
         let written = self.with_room(write).inspect_err(|_| self.cut_back_or_warn(file, start + length, start))?;
@@ -77,7 +76,7 @@ impl FileSystem {
         offset: u64,
         data: Source<'_>,
         options: WriteOptions,
-        rows: &RefCell<Rows<'_>>,
+        call: &Call<'_, '_>,
     ) -> Result<usize> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let (first, last) = (offset / block_bytes, (offset + data.len() as u64 - 1) / block_bytes);
@@ -85,7 +84,7 @@ impl FileSystem {
         let Some(next) = pins.iter().map(|pin| pin.first.max(first)).min() else { return Ok(0) };
         if next > first {
             let before = data.slice(0..(next * block_bytes - offset) as usize);
-            return match self.write_piece(file, offset, (before, [].as_slice().into()), options, rows) {
+            return match self.write_piece(file, offset, (before, [].as_slice().into()), options, call) {
                 Err(Error::Mapped) if !on(Mutant::MetMidwayFails) => Ok(0), // [MW5]: a truncation or a mapping came between
                 other => other.map(|_| before.len()),
             };

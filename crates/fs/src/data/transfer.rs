@@ -1,5 +1,7 @@
 //! Steps 4 and 5 of a write ([`super::write_path`]): transfers logs and blocks in parallel, and returns the proofs that both are durable.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 use tandemfs_device::{BlockRequest, Fenced, Flushed, InFlight, Lines, Source, Structure, Written};
 use tandemfs_format::mapping::LogEntry;
@@ -59,6 +61,26 @@ fn merge(
         copy(part.offset, part.data);
     }
     Ok(bytes)
+}
+
+/// How the planned stores of a write go to the media. Only what goes to the memory zone, and is not refused for a wait, counts for its heat.
+pub(super) fn update_of(volume: &Volume, file: InodeNumber, bytes: Range<u64>, targets: &[Target<'_>]) -> Result<Update> {
+    let (mut stores, mut writes) = (false, false);
+    for target in targets {
+        match &target.action {
+            Action::Logs { .. } => stores = true,
+            Action::Extent { new, stores: logs, .. } => {
+                let is_sector = new.at.sector().is_some();
+                (stores, writes) = (stores || !is_sector || !logs.is_empty(), writes || is_sector);
+            }
+            Action::Undecided => {}
+        }
+    }
+    if writes {
+        may_wait()?;
+    }
+    let length = (bytes.end - bytes.start) as usize;
+    Ok(if stores { volume.updates.of_write(file, bytes.start, length) } else { volume.updates.of_cold(length) })
 }
 
 /// 4 and 5. Submits block writes; meanwhile stores logs and pages, and computes checksums; then makes all durable.

@@ -37,7 +37,7 @@ use super::policy::WritePolicy;
 use super::rewrite::Rewrite;
 use super::rows::Rows;
 use super::target::{Action, Bytes, Store, Target, Targets};
-use super::transfer::transfer;
+use super::transfer::{transfer, update_of};
 use super::{FileView, mutants};
 use crate::alloc::Need;
 use crate::error::{Error, Result};
@@ -56,6 +56,13 @@ use crate::wait::may_wait;
 /// Zeros for a stale tail. Static, because an array on the stack would be cleared for each write.
 static ZEROS: [u8; SECTOR_BYTES] = [0; SECTOR_BYTES];
 
+/// What the pieces of one call have in common.
+pub(super) struct Call<'w, 'v> {
+    rows: RefCell<Rows<'v>>,
+    /// As [`FileSystem::append_where`] says.
+    may_go_to: RefCell<&'w mut dyn FnMut(Range<u64>) -> bool>,
+}
+
 impl FileSystem {
     /// Writes bytes. Durable when it returns; atomic for each piece of up to [`TX_DATA_MAX`] bytes, of 32 KiB where blocks are mapped
     /// (`mapped_write.rs`).
@@ -65,7 +72,7 @@ impl FileSystem {
     /// pages. If a later piece of a long write fails, the call returns the
     /// number of bytes written before that piece.
     pub fn write(&self, number: InodeNumber, offset: u64, from: &[u8], options: WriteOptions) -> Result<usize> {
-        self.write_pieces(number, offset, from.into(), options).map(|(written, _)| written)
+        self.write_pieces(number, offset, from.into(), options, &mut |_| true).map(|(written, _)| written)
     }
 
     /// As [`FileSystem::write`], or as [`FileSystem::append`] where there is no offset, also from memory that others change meanwhile: what
@@ -75,7 +82,7 @@ impl FileSystem {
     /// As [`FileSystem::write`].
     pub fn write_from(&self, number: InodeNumber, offset: Option<u64>, from: Source<'_>, options: WriteOptions) -> Result<(usize, u64)> {
         let options = WriteOptions { append: offset.is_none(), ..options };
-        self.write_pieces(number, offset.unwrap_or(0), from, options)
+        self.write_pieces(number, offset.unwrap_or(0), from, options, &mut |_| true)
     }
 
     /// Writes bytes at the end of a file, as [`FileSystem::write`] with `append` does. Returns how many were written and the offset behind
@@ -84,11 +91,34 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::write`].
     pub fn append(&self, number: InodeNumber, from: &[u8], options: WriteOptions) -> Result<(usize, u64)> {
-        self.write_pieces(number, 0, from.into(), WriteOptions { append: true, ..options })
+        self.write_pieces(number, 0, from.into(), WriteOptions { append: true, ..options }, &mut |_| true)
+    }
+
+    /// As [`FileSystem::append`], also from memory that others change meanwhile. `may_go_to` is told where the bytes are about to go: when nobody can
+    /// write there, and nothing has changed yet, but for earlier pieces of a long write. It must neither wait nor call the file system. Of a file
+    /// with mapped pages it is not asked.
+    ///
+    /// # Errors
+    /// As [`FileSystem::append`]; `WouldWait` if they may not go there.
+    pub fn append_where(
+        &self,
+        number: InodeNumber,
+        from: Source<'_>,
+        options: WriteOptions,
+        may_go_to: &mut dyn FnMut(Range<u64>) -> bool,
+    ) -> Result<(usize, u64)> {
+        self.write_pieces(number, 0, from, WriteOptions { append: true, ..options }, may_go_to)
     }
 
     /// The number of bytes written, and the offset behind them (0 if there are none).
-    fn write_pieces(&self, number: InodeNumber, offset: u64, from: Source<'_>, options: WriteOptions) -> Result<(usize, u64)> {
+    fn write_pieces(
+        &self,
+        number: InodeNumber,
+        offset: u64,
+        from: Source<'_>,
+        options: WriteOptions,
+        may_go_to: &mut dyn FnMut(Range<u64>) -> bool,
+    ) -> Result<(usize, u64)> {
         let _counted = counted(&self.volume.live.operations.write);
         self.volume.health.check_writable()?;
         self.note_writer();
@@ -98,7 +128,7 @@ impl FileSystem {
         let file = self.inodes.get(&self.volume, number)?;
         file.must_be_regular("only regular files are written")?;
         let (mut done, mut end) = (0, 0);
-        let rows = RefCell::new(Rows::new(&self.volume));
+        let call = Call { rows: RefCell::new(Rows::new(&self.volume)), may_go_to: RefCell::new(may_go_to) };
         let (mut options, mut first, mut taken) = (options, (0, offset), None);
         while done < from.len() {
             let at = first.1.checked_add((done - first.0) as u64).ok_or(Error::FileTooLarge)?;
@@ -106,9 +136,9 @@ impl FileSystem {
             // An unaligned request of up to TX_DATA_MAX stays one transaction; longer ones are cut at its multiples.
             let piece = if rest.len() as u64 <= TX_DATA_MAX { rest.len() } else { (TX_DATA_MAX - at % TX_DATA_MAX) as usize };
             let (data, later) = rest.split_at(mutants::piece(at, piece, &self.volume));
-            match self.with_room(|| self.write_piece(&file, at, (data, later), options, &rows)) {
+            match self.with_room(|| self.write_piece(&file, at, (data, later), options, &call)) {
                 Ok(behind) => (done, end) = (done + data.len(), behind),
-                Err(Error::Mapped) => match self.write_beside_pins(&file, at, (data, later), options, &rows) {
+                Err(Error::Mapped) => match self.write_beside_pins(&file, at, (data, later), options, &call) {
                     Ok((start, written)) => {
                         (done, end) = (done + written, start + written as u64);
                         if options.append && written > 0 {
@@ -137,7 +167,7 @@ impl FileSystem {
         offset: u64,
         (data, later): (Source<'_>, Source<'_>),
         options: WriteOptions,
-        rows: &RefCell<Rows<'_>>,
+        call: &Call<'_, '_>,
     ) -> Result<u64> {
         let volume = &self.volume;
         let lock = || self.lock_range(file, offset, data.len() as u64, options.append);
@@ -146,6 +176,9 @@ impl FileSystem {
             drop(range);
             self.take_aligned(file, &view, &(offset..offset.saturating_add((data.len() + later.len()) as u64)))?;
             (offset, view, range) = lock()?;
+        }
+        if options.append && !(call.may_go_to.borrow_mut())(offset..offset + (data.len() + later.len()) as u64) {
+            return Err(Error::WouldWait);
         }
         let was_stale = view.tail_stale;
         if was_stale && offset + data.len() as u64 > view.size {
@@ -181,11 +214,11 @@ impl FileSystem {
             self.make_entries(file, &view, &mut targets)?;
         }
         let planner = Planner::new(volume, &view, &policy, offset..end, file_end).with_pages(&old).keeping_places(keeps);
-        let to_write_back = self.plan(planner.with_rows(rows, whole, before), &mut tx, &mut targets)?;
+        let to_write_back = self.plan(planner.with_rows(&call.rows, whole, before), &mut tx, &mut targets)?;
         if let Some(data) = data.private().filter(|_| on(Mutant::PageBeforeCommit)) {
             files.put_back(&file.pages, file_end, (offset, data), std::mem::take(&mut old), keeps_pages, work);
         }
-        let update = volume.updates.of_write(file.number, offset, (end - offset) as usize);
+        let update = update_of(volume, file.number, offset..end, &targets)?;
         let durable = self.transfer(file, update, &mut tx, &mut targets)?;
         let _behind_range = on(Mutant::PagesBackBehindRange).then(|| std::mem::take(&mut old));
         let range = range.unless(Mutant::WriteRangeReleasedEarly);

@@ -24,7 +24,7 @@ const BYTES_MAX: u32 = 1 << 20;
 /// Free share of the data area below which the threshold is lowered, in percent ([TH2]).
 const AMPLE_PERCENT: u64 = 50;
 /// Writes per size; the median counts.
-const ROUNDS: usize = 5;
+pub(super) const ROUNDS: usize = 5;
 /// No further size is measured after this time, so that a slow drive does not delay the mount.
 const TIME_MAX: Duration = Duration::from_millis(50);
 /// Slots that the byte path writes to, in turn.

@@ -4,7 +4,7 @@
 use tandemfs_device::{Lines, StoreWay, Structure};
 use tandemfs_format::mapping::{LOG_BYTES_MAX, SlotClass};
 
-use super::threshold::median_ns;
+use super::threshold::{ROUNDS, median_ns};
 use crate::alloc::Need;
 use crate::error::Result;
 use crate::space;
@@ -13,6 +13,7 @@ use crate::volume::Volume;
 
 /// The smallest size that is measured: a line of the media.
 const LEAST_BYTES: usize = 256;
+/// Slots that hold the largest size.
 const SLOTS: usize = PAST_CACHES_BYTES as usize / LOG_BYTES_MAX;
 
 /// Measures, and tells [`Updates`](crate::updates::Updates). Without free slots the default stays.
@@ -21,15 +22,17 @@ pub(crate) fn calibrate(volume: &Volume) {
         return;
     }
     let mut slots = Vec::new();
-    while slots.len() < SLOTS
+    while slots.len() < SLOTS * ROUNDS
         && let Ok(slot) = volume.memory.take_slot(SlotClass::Page, Need::Growth)
     {
         slots.push(slot);
     }
     let stores = |way: StoreWay, bytes: &[u8]| {
+        // Others in each round: stores past the caches come first and leave no line of them there, as of fresh slots.
+        let mut rounds = slots.chunks(SLOTS);
         median_ns(volume, || {
             let mut in_flight = Lines::none();
-            for (slot, piece) in slots.iter().zip(bytes.chunks(LOG_BYTES_MAX)) {
+            for (slot, piece) in rounds.next().into_iter().flatten().zip(bytes.chunks(LOG_BYTES_MAX)) {
                 let lines = volume.drive.store_by(Structure::DataLog, way, *slot, 0, piece)?;
                 let flushes = way == StoreWay::Cached;
                 in_flight = in_flight.and(if flushes { volume.drive.write_back_lines(lines) } else { volume.drive.flush_lines(lines) });
@@ -46,7 +49,7 @@ pub(crate) fn calibrate(volume: &Volume) {
         }
         Ok(least)
     };
-    if slots.len() == SLOTS {
+    if slots.len() == SLOTS * ROUNDS {
         match measured() {
             Ok(bytes) => volume.updates.set_past_caches_bytes(bytes),
             Err(error) => tracing::warn!(%error, "how stores go past the caches was not measured"),
