@@ -1,7 +1,7 @@
 //! Finding the daemon of a mount and greeting it.
 
 use std::cmp::Reverse;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,8 +13,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags};
 use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use tandemfs_device::{LentZone, Mapping, PersistenceDomain, StoreZone};
 use tandemfs_protocol::{GREETING_BYTES, Hello, Reception, STORE_MESSAGE_BYTES, StoreMessage, StorePlace, VERSION, Welcome, socket};
@@ -79,18 +78,6 @@ fn connect_to(path: &Path) -> Result<OwnedFd, Errno> {
 fn set_timeouts(socket: &OwnedFd) -> Result<(), Errno> {
     set_socket_timeout(socket, Timeout::Send, Some(GREETING_WAIT))?;
     set_socket_timeout(socket, Timeout::Recv, Some(GREETING_WAIT))
-}
-
-fn send_hello(socket: &OwnedFd, root: BorrowedFd<'_>, hello: Hello) -> Result<(), Errno> {
-    let (bytes, shown) = (hello.encode(), [root]);
-    retry_on_intr(|| {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !control.push(SendAncillaryMessage::ScmRights(&shown)) {
-            return Err(Errno::NOBUFS);
-        }
-        rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).map(drop)
-    })
 }
 
 /// The descriptor that has come with this number, of an open file.
@@ -185,7 +172,8 @@ fn wait_for_greeting(socket: &OwnedFd) -> Result<(), Errno> {
 pub(crate) fn greet(socket: OwnedFd, root: BorrowedFd<'_>, hello: Hello, least: u32) -> Result<Greeted, ConnectError> {
     let socket = moved_up(socket, least);
     set_timeouts(&socket)?;
-    send_hello(&socket, root, hello)?;
+    let hello = hello.showing(root);
+    retry_on_intr(|| rustix::net::send(&socket, &hello.encode(), SendFlags::NOSIGNAL))?;
     wait_for_greeting(&socket)?;
     let mut bytes = [0; GREETING_BYTES + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];

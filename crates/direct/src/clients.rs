@@ -166,9 +166,18 @@ pub(crate) struct Shared {
     pub(crate) arena_bytes: Arc<AtomicU64>,
     /// Clients that there have been.
     pub(crate) connections: AtomicU64,
+    /// Nobody polls any more, and nobody is let in.
+    pub(crate) is_closed: AtomicBool,
 }
 
 impl Shared {
+    /// Ends all connections, as nobody polls any more.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Relaxed);
+        let clients = std::mem::take(&mut *self.clients.lock());
+        drop(clients); // without the lock: the end of a lease may wait
+    }
+
     pub(crate) fn client(&self, id: ClientId) -> Option<Arc<Client>> {
         self.clients.lock().get(&id).cloned()
     }

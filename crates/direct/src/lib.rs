@@ -22,8 +22,8 @@
 //! [CRD1] Credentials come from the kernel: the process of the socket's other end, and `/proc` of that very process. They are read again
 //!        every 100 ms while the client is active, and the connection ends when they have changed.
 //! [CRD2] Only processes see the door which see the mount: same user and mount namespace, same root directory, whom the mount lets in, and who
-//!        can reach it: they send a descriptor of its root directory, which `/proc` tells from others without asking the mount. Then the list
-//!        of mounts is read, where the descriptor keeps the number of its mount from being used again, and last the kernel is asked
+//!        can reach it: they say which descriptor is its root directory, which `/proc` tells from others without asking the mount. It is read before and behind
+//!        the list of mounts, so that the number of its mount is of no earlier or later one, and last the kernel is asked
 //!        whether this daemon's own mount still stands: until then nobody else had its device number.
 //! [CRD3] A mount that is idmapped or was made read-only by others than the daemon is left to the kernel.
 //! [CRD4] A process whose files have a largest size (RLIMIT_FSIZE) is left to the kernel, which alone keeps it. The limit counts as one of its
@@ -31,6 +31,10 @@
 //! [CRD5] Who is served had these rights when it connected: user, group and supplementary groups are compared with those that the kernel keeps of
 //!        that moment. Otherwise a process could connect, leave the socket to a child, and start a set-id program. The kernel keeps no capabilities; so
 //!        those of a process that is not root's count only if they are ambient, which no program gets from its file. Others go by the mount.
+//!
+//! [CRD6] No descriptor is taken from a client, not even to close it: a close waits for whoever serves the file, if it is of another mount. The kernel
+//!        refuses them to whoever sends one. Before Linux 6.16 it cannot, and whoever may connect could hold up the door and the unmount; so only root, who
+//!        mounted, and the group of `direct=GROUP` may connect there.
 //!
 //! [LND1] The memory zone, with everything on the drive, is lent for loads where the mount says to whom (`direct=GROUP`): to root, to who
 //!        mounted, and to members of the group, if they ask for it. Each gets a description of its own that cannot be stored to ([LZ1] of the

@@ -32,6 +32,8 @@ pub enum Mutant {
     SizeLimitIgnored,
     /// [CRD5]: rights count that a process has got since it connected.
     ConnectedAsSomebodyElse,
+    /// [CRD6]: descriptors that clients send are taken.
+    DescriptorsTaken,
     /// [KNW1]: every answer may be kept as long as its path leads to the same inode.
     AttributesNotSeen,
     /// [KNW5]: bytes are kept of files of which the kernel has pages.

@@ -8,6 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open, openat, readlinkat};
 use rustix::net::UCred;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tandemfs_format::InodeNumber;
 use tandemfs_vfs::{Capabilities, Credentials};
 
 use crate::mutant::{Mutant, on};
@@ -98,6 +99,14 @@ impl Peer {
         identity.mount_namespace = link("ns/mnt")?;
         identity.root = link("root")?; // not its inode: that may be in the mount, which the daemon must not ask
         Ok(identity)
+    }
+
+    /// The mount of a root directory that the process has open with this number. `/proc` knows without asking the mount, which may be this
+    /// daemon's.
+    pub(crate) fn mount_of_root(&self, number: u32) -> Option<u64> {
+        let text = self.read(&format!("fdinfo/{number}")).ok()?;
+        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse::<u64>().ok());
+        field("mnt_id").filter(|_| field("ino") == Some(InodeNumber::ROOT.get()))
     }
 
     fn read(&self, name: &str) -> io::Result<String> {

@@ -11,7 +11,10 @@ pub(crate) fn poll(mut poller: Poller, mut desk: Desk) {
         match poller.run_until(&mut desk, Desk::has_kept) {
             Ok(Some(running)) => poller = running,
             Ok(None) => return,
-            Err(error) => return tracing::error!("the direct door is closed: {error}"),
+            Err(error) => {
+                tracing::error!("the direct door is closed: {error}");
+                return desk.shared().close();
+            }
         }
         let Some(job) = desk.take_kept() else { continue };
         if mutant::on(Mutant::PollerNotHandedOn) {

@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 use std::fs::{self, DirBuilder, Permissions};
-use std::io::{self, IoSlice, IoSliceMut, PipeReader, PipeWriter};
+use std::io::{self, IoSlice, PipeReader, PipeWriter};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, recvmsg, sendmsg, socket_with,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
+    bind, listen, recv, sendmsg, socket_with,
 };
 use tandemfs_device::{LentZone, StoreZone};
 use tandemfs_format::InodeNumber;
@@ -214,12 +214,12 @@ impl Reception {
 
     fn greet(&mut self, socket: &OwnedFd) {
         let mut bytes = [0; GREETING_BYTES];
-        let (length, root) = match received(socket, &mut bytes) {
-            Ok((length, root)) if length > 0 => (length, root),
+        let length = match recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+            Ok((length, _)) if length > 0 => length,
             _ => return,
         };
         let admitted = match Hello::decode(&bytes[..length]) {
-            Ok(hello) => self.admit(&hello, socket, root),
+            Ok(hello) => self.admit(&hello, socket),
             Err(HelloError::Version { found }) => Err(of_version(found)),
             Err(HelloError::Unknown) => Err(refusal(Errno::PROTO, HelloError::Unknown.to_string())),
         };
@@ -229,13 +229,14 @@ impl Reception {
         }
     }
 
-    fn admit(&mut self, hello: &Hello, socket: &OwnedFd, root: Option<OwnedFd>) -> Result<(), Refusal> {
+    fn admit(&mut self, hello: &Hello, socket: &OwnedFd) -> Result<(), Refusal> {
         let failed =
             |error: io::Error| refusal(Errno::from_io_error(&error).unwrap_or(Errno::IO), format!("the door cannot be opened: {error}"));
-        // [CRD2], in this order.
-        let mount = root.as_ref().and_then(|root| mount_of_root(root.as_fd()));
+        let peer = Peer::of(socket.as_fd()).map_err(failed)?;
+        // [CRD2], in this order: the number of a mount may become that of another.
+        let before = peer.mount_of_root(hello.root);
         self.read_mounts().map_err(failed)?;
-        drop(root); // before the client goes on: it may unmount at once
+        let mount = peer.mount_of_root(hello.root).filter(|mount| Some(*mount) == before);
         if !(self.shared.stands)() && !mutant::on(Mutant::MountNotAsked) {
             return Err(refusal(Errno::NOTCONN, "the mount of this daemon has ended"));
         }
@@ -248,7 +249,6 @@ impl Reception {
                 "a client of the direct door has to show the root directory of the mount, by a writable mount of all of it",
             ));
         }
-        let peer = Peer::of(socket.as_fd()).map_err(failed)?;
         // An ordinary user's daemon cannot see the namespaces of other users' processes.
         let identity = peer
             .identity()
@@ -292,6 +292,9 @@ impl Reception {
         let id = {
             // Its end, which may come at once, waits here until the client is known, or nobody would take it out again.
             let mut clients = self.shared.clients.lock();
+            if self.shared.is_closed.load(Relaxed) {
+                return Err(refusal(Errno::NOTCONN, "the direct door of this mount has failed; the mount serves this process"));
+            }
             let id = self.shared.control.add(Arc::clone(&arena), lifelines);
             clients.insert(id, Arc::clone(&client));
             id
@@ -399,26 +402,6 @@ fn has_changed(client: &Client) -> bool {
     }
 }
 
-/// A message, and the descriptor that came with it.
-fn received(socket: &OwnedFd, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let message = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags)?;
-    let rights = control.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
-        _ => None,
-    });
-    Ok((message.bytes, rights.flatten().next()))
-}
-
-/// The mount of a descriptor of a root directory. `/proc` knows without asking the mount, which is this daemon's.
-fn mount_of_root(descriptor: BorrowedFd<'_>) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd())).ok()?;
-    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse::<u64>().ok());
-    field("mnt_id").filter(|_| field("ino") == Some(InodeNumber::ROOT.get()))
-}
-
 fn of_version(found: u32) -> Refusal {
     let parts = |version: u32| format!("{}.{}", version >> 16, version & 0xffff);
     let sentence = format!(
@@ -449,8 +432,22 @@ fn listening(shared: &Shared) -> io::Result<(OwnedFd, PathBuf)> {
             let path = directory.join(socket::name(mount.major, mount.minor, std::process::id()));
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+            let refuses = match mutant::on(Mutant::DescriptorsTaken) {
+                true => Ok(()),
+                false => tandemfs_ring::refuse_descriptors(listener.as_fd()),
+            };
+            if let Err(error) = &refuses {
+                let who = if shared.limits.lends_to.is_some() {
+                    "root, who mounted, and the group of the option"
+                } else {
+                    "root and who mounted"
+                };
+                tracing::warn!(
+                    "this kernel cannot refuse descriptors that are sent to a socket ({error}); the direct door is for {who} alone"
+                );
+            }
             bind(&listener, &SocketAddrUnix::new(&path)?)?;
-            fs::set_permissions(&path, Permissions::from_mode(0o666))?;
+            permit(&path, refuses.is_ok(), shared.limits.lends_to)?;
             listen(&listener, BACKLOG)?;
             Ok((listener, path))
         });
@@ -460,6 +457,16 @@ fn listening(shared: &Shared) -> io::Result<(OwnedFd, PathBuf)> {
         }
     }
     Err(last_error)
+}
+
+/// Lets everybody connect, or where the kernel cannot refuse descriptors those who are trusted ([CRD6]).
+fn permit(path: &Path, refuses_descriptors: bool, group: Option<u32>) -> io::Result<()> {
+    let mode = match group {
+        _ if refuses_descriptors => 0o666,
+        Some(group) => std::os::unix::fs::chown(path, None, Some(group)).map_or(0o600, |()| 0o660),
+        None => 0o600,
+    };
+    fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
 /// A directory that everybody may enter and only this user may change. Anybody may write to /tmp, so one that exists is checked.

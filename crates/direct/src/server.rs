@@ -2,7 +2,7 @@
 
 use std::io::{self, PipeWriter};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -169,6 +169,7 @@ impl Server {
             late: Arc::default(),
             arena_bytes: Arc::new(AtomicU64::new(0)),
             connections: AtomicU64::new(0),
+            is_closed: AtomicBool::new(false),
         });
         let (reception, stop) = Reception::open(Arc::clone(&shared), entrants, doorbell)?;
         let socket = reception.path().to_owned();
@@ -226,8 +227,7 @@ impl Drop for Server {
         let _panicked = join(self.reception.take());
         self.control.stop();
         let _nothing_is_sent = self.polled.lock().recv();
-        let clients = std::mem::take(&mut *self.shared.clients.lock());
-        drop(clients); // without the lock: the end of a lease may wait
+        self.shared.close();
         self.shared.pool.stop();
         self.shared.left.clear(); // [MAP2]
     }

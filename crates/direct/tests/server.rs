@@ -8,7 +8,8 @@ mod support;
 
 use std::io::{BufRead, BufReader};
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -397,6 +398,20 @@ fn a_client_whose_groups_have_changed_ends() {
     if rustix::process::geteuid().is_root() {
         is_caught(Mutant::CredentialsKept, found);
     }
+}
+
+/// [CRD6]: whoever closes one may wait for who made it.
+#[test]
+fn no_descriptor_is_taken_from_a_client() {
+    fn found() -> Found {
+        let scene = scene(limits());
+        let socket = support::socket_to(scene.server.socket());
+        let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty()).expect("there");
+        let refused = support::send_descriptor(socket.as_fd(), b"what no client says", &null) == Err(Errno::PERM);
+        let mode = std::fs::metadata(scene.server.socket()).expect("there").permissions().mode() & 0o777;
+        holds(refused || mode == 0o600, "anybody may send descriptors")
+    }
+    is_caught(Mutant::DescriptorsTaken, found);
 }
 
 /// A process that has got other rights since it connected may not be who holds the socket.

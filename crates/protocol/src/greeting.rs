@@ -3,13 +3,16 @@
 //! zone for loads, and of the memory zone for stores and its lease words, in this order. The socket then says nothing more: its hang-up is the
 //! end of the connection.
 //!
-//! With the hello comes one descriptor, too: the root directory of the mount, opened with O_PATH. It shows that this process can reach the mount.
+//! No descriptor comes with the hello: whoever closes one may wait for who made it. The hello has the number that the root directory of the mount,
+//! opened with O_PATH, has in the process that connected. It shows that this process can reach the mount.
 //!
-//! Hello, 64 bytes: 0 magic `TFSHELLO` (8), 8 version (4), 12 slots (4), 16 bytes of the data area (8), 24 whether it wants the memory zone (4), 28 whether it leaves what is watched to the mount (4), 32 whether it wants the memory zone for stores (4), zeros.
+//! Hello, 64 bytes: 0 magic `TFSHELLO` (8), 8 version (4), 12 slots (4), 16 bytes of the data area (8), 24 whether it wants the memory zone (4), 28 whether it leaves what is watched to the mount (4), 32 whether it wants the memory zone for stores (4), 36 the number of the root directory (4), zeros.
 //!
 //! Reception, 256 bytes: 0 magic `TFSDOOR\0` (8), 8 version (4), 12 kind (4): 1 welcome, 2 refusal; 16 operations (8), 24 bytes of the data area (8),
 //! 32 slots (4), 36 most bytes of a transfer (4), 40 number of version words of a welcome (4), or errno of a refusal (4), 44 length of its sentence (4), 48 the sentence (208). Of a welcome with a memory zone 48 where it begins in its file (8), 56 its bytes (8), 0 for none;
 //! with a memory zone for stores 64 and 72 the same of that, 80 whether stores have to be flushed (4).
+
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::VERSION;
 
@@ -53,6 +56,8 @@ pub struct Hello {
     pub leaves_watched: bool,
     /// Whether it wants the memory zone for stores, if it is trusted.
     pub wants_stores: bool,
+    /// The root directory of the mount, as a descriptor of the process that connected; it stays open until the reception.
+    pub root: u32,
 }
 
 /// The memory zone that comes with a welcome, in a descriptor of the client's own that can only be read.
@@ -125,9 +130,14 @@ fn long(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 impl Hello {
-    /// For this version.
+    /// For this version; it shows no root yet.
     pub fn new(slots: u32, data_bytes: u64) -> Self {
-        Self { version: VERSION, slots, data_bytes, wants_zone: false, leaves_watched: false, wants_stores: false }
+        Self { version: VERSION, slots, data_bytes, wants_zone: false, leaves_watched: false, wants_stores: false, root: u32::MAX }
+    }
+
+    /// With the root directory of the mount.
+    pub fn showing(self, root: BorrowedFd<'_>) -> Self {
+        Self { root: root.as_raw_fd().cast_unsigned(), ..self }
     }
 
     /// With the wish for the memory zone.
@@ -155,6 +165,7 @@ impl Hello {
         put(&mut bytes, 24, &u32::from(self.wants_zone).to_le_bytes());
         put(&mut bytes, 28, &u32::from(self.leaves_watched).to_le_bytes());
         put(&mut bytes, 32, &u32::from(self.wants_stores).to_le_bytes());
+        put(&mut bytes, 36, &self.root.to_le_bytes());
         bytes
     }
 
@@ -177,7 +188,8 @@ impl Hello {
         };
         let read = || {
             let (slots, data_bytes) = (short(bytes, 12)?, long(bytes, 16)?);
-            Some(Self { version, slots, data_bytes, wants_zone: flag(24)?, leaves_watched: flag(28)?, wants_stores: flag(32)? })
+            let (wants_zone, leaves_watched, wants_stores) = (flag(24)?, flag(28)?, flag(32)?);
+            Some(Self { version, slots, data_bytes, wants_zone, leaves_watched, wants_stores, root: short(bytes, 36)? })
         };
         (bytes.len() == HELLO_BYTES).then(read).flatten().ok_or(HelloError::Unknown)
     }

@@ -1,5 +1,7 @@
 //! Every message survives its bytes; what no program sends is refused.
 
+use std::os::fd::AsFd;
+
 use std::collections::BTreeSet;
 
 use tandemfs_protocol::{
@@ -231,7 +233,8 @@ fn space_survives_its_bytes() {
 #[test]
 fn greetings_survive_their_bytes_and_versions_differ_with_a_sentence() {
     let hello = Hello::new(8, 1 << 20);
-    for hello in [hello, hello.wanting_zone(true), hello.leaving_watched(true), hello.wanting_stores(true)] {
+    let root = std::fs::File::open("/").expect("there");
+    for hello in [hello, hello.showing(root.as_fd()), hello.wanting_zone(true), hello.leaving_watched(true), hello.wanting_stores(true)] {
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
     }
     for at in [24, 28, 32] {

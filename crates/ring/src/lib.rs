@@ -43,7 +43,7 @@ pub use leases::{Inside, LEASE_WORDS, LeaseToken, LeaseWord, LeaseWords, Leases}
 pub use message::{ATTRIBUTE_WORDS, Answer, Attributes, NameTooLong, Names, Request, Time};
 pub use poller::{ClientId, End, Handler, Lifeline, Poller};
 pub use standing::Standing;
-pub use sys::{groups_of, process_of};
+pub use sys::{groups_of, process_of, refuse_descriptors};
 pub use versions::{Seen, VersionWords, Versions};
 
 /// Why shared memory cannot be made or mapped.

@@ -1,7 +1,7 @@
 //! A client of the direct door as raw as it gets: messages of `protocol` over `ring`.
 
 use std::fs;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect,
+    recvmsg, send, socket_with,
 };
 use tandemfs_protocol::{
     GREETING_BYTES, Handle, Hello, Listing, Operation, Outcome, Place, Reception, Refusal, Space, Subject, Text, Unless, socket,
@@ -66,17 +66,11 @@ fn received(socket: BorrowedFd<'_>) -> (Vec<u8>, Vec<OwnedFd>) {
     (bytes, rights.flatten().collect())
 }
 
-/// Says something to the door, with a descriptor; returns the answer.
-pub fn say(path: &Path, hello: &[u8], root: Option<BorrowedFd<'_>>) -> (OwnedFd, Vec<u8>, Vec<OwnedFd>) {
+/// Says something to the door; returns the answer.
+pub fn say(path: &Path, hello: &[u8]) -> (OwnedFd, Vec<u8>, Vec<OwnedFd>) {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket");
     connect(&socket, &SocketAddrUnix::new(path).expect("an address")).expect("connected");
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let sent: Vec<BorrowedFd<'_>> = root.into_iter().collect();
-    if !sent.is_empty() {
-        assert!(control.push(SendAncillaryMessage::ScmRights(&sent)));
-    }
-    sendmsg(&socket, &[IoSlice::new(hello)], &mut control, SendFlags::empty()).expect("sent");
+    send(&socket, hello, SendFlags::empty()).expect("sent");
     let (answer, descriptors) = received(socket.as_fd());
     (socket, answer, descriptors)
 }
@@ -93,7 +87,7 @@ impl Door {
 
     pub fn at(path: &Path, mountpoint: &Path) -> std::result::Result<Self, Refusal> {
         let root = root_of(mountpoint);
-        let (socket, answer, descriptors) = say(path, &Hello::new(4, DATA_BYTES).encode(), Some(root.as_fd()));
+        let (socket, answer, descriptors) = say(path, &Hello::new(4, DATA_BYTES).showing(root.as_fd()).encode());
         match Reception::decode(&answer).expect("a reception") {
             Reception::Refusal(refusal) => Err(refusal),
             Reception::Welcome(welcome) => {

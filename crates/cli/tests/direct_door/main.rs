@@ -222,6 +222,28 @@ fn regression_sizes_that_the_kernel_is_told_changed_writes_under_way() {
     ended(&place, mount, door);
 }
 
+/// Pieces of one call that come at once, each of fewer bytes than a request may have: a request has so many pages at most.
+#[test]
+fn regression_pieces_of_an_append_past_the_cache_changed_their_order() {
+    const SEGMENTS: usize = 1024;
+    let (place, mount, door) = opened("");
+    let file = OpenOptions::new().create(true).append(true).custom_flags(libc::O_DIRECT).open(mount.path("log")).expect("opened");
+    let mut memory = vec![0_u8; SEGMENTS * 4096];
+    let mut expected = Vec::new();
+    for round in 0..2000_u64 {
+        let bytes = pattern(round, SEGMENTS * 8);
+        memory.chunks_mut(4096).zip(bytes.chunks(8)).for_each(|(page, segment)| page[..8].copy_from_slice(segment));
+        let segments: Vec<_> = memory.chunks(4096).map(|page| std::io::IoSlice::new(&page[..8])).collect();
+        assert_eq!(rustix::io::writev(&file, &segments).expect("appended"), bytes.len());
+        expected.extend_from_slice(&bytes);
+    }
+    let log = fs::read(mount.path("log")).expect("read");
+    assert_eq!(log.len(), expected.len());
+    assert_eq!(log.iter().zip(&expected).position(|(found, expected)| found != expected), None, "the first byte that is another");
+    drop(file);
+    ended(&place, mount, door);
+}
+
 /// A WRITE that is moved behind what a client has appended leaves the kernel's end behind by as much.
 #[test]
 fn regression_appends_behind_what_the_door_had_appended_overwrote_each_other() {
@@ -457,26 +479,29 @@ fn a_drive_with_firmware_is_served_alike() {
 fn a_client_of_another_version_gets_a_sentence() {
     let (place, mount, door) = opened("");
     let (socket, root) = (socket_of(mount.root()), root_of(mount.root()));
-    let told = |hello: &[u8], root: bool, shown: &std::os::fd::OwnedFd| {
-        let (_socket, answer, descriptors) = say(&socket, hello, root.then_some(shown.as_fd()));
+    let told = |hello: &[u8]| {
+        let (_socket, answer, descriptors) = say(&socket, hello);
         assert!(descriptors.is_empty());
         match Reception::decode(&answer).expect("a reception") {
             Reception::Refusal(refusal) => refusal,
             Reception::Welcome(welcome) => panic!("{welcome:?}"),
         }
     };
-    let other = Hello { version: VERSION + 1, ..Hello::new(1, 4096) };
-    let refusal = told(&other.encode(), true, &root);
+    let hello = Hello::new(1, 4096);
+    let refusal = told(&Hello { version: VERSION + 1, ..hello.showing(root.as_fd()) }.encode());
     assert_eq!((refusal.version, refusal.errno), (VERSION, libc::EPROTONOSUPPORT));
     assert!(refusal.sentence.contains("install the same release"), "{}", refusal.sentence);
-    assert_eq!(told(b"GET / HTTP/1.1", true, &root).errno, libc::EPROTO);
-    let hello = Hello::new(1, 4096).encode();
-    assert_eq!(told(&hello, false, &root).errno, libc::EACCES);
+    assert_eq!(told(b"GET / HTTP/1.1").errno, libc::EPROTO);
+    assert_eq!(told(&hello.encode()).errno, libc::EACCES, "without a root");
     let elsewhere = root_of("/proc".as_ref());
-    assert_eq!(told(&hello, true, &elsewhere).errno, libc::EACCES, "the root of another mount, with the same inode number");
+    assert_eq!(
+        told(&hello.showing(elsewhere.as_fd()).encode()).errno,
+        libc::EACCES,
+        "the root of another mount, with the same inode number"
+    );
     fs::create_dir(mount.path("sub")).expect("made");
     let below = root_of(&mount.path("sub"));
-    assert_eq!(told(&hello, true, &below).errno, libc::EACCES);
+    assert_eq!(told(&hello.showing(below.as_fd()).encode()).errno, libc::EACCES);
     drop((root, below));
     ended(&place, mount, door);
 }
@@ -566,7 +591,7 @@ fn a_daemon_whose_mount_is_detached_lets_nobody_in() {
     let (socket, root) = (socket_of(mount.root()), root_of(mount.root()));
     let held = File::create(mount.path("held")).expect("made");
     let refusal_of = |root: &std::os::fd::OwnedFd| {
-        let (_socket, answer, _) = say(&socket, &Hello::new(1, 4096).encode(), Some(root.as_fd()));
+        let (_socket, answer, _) = say(&socket, &Hello::new(1, 4096).showing(root.as_fd()).encode());
         match Reception::decode(&answer).expect("a reception") {
             Reception::Refusal(refusal) => Some(refusal.errno),
             Reception::Welcome(_) => None,

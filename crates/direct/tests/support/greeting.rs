@@ -1,20 +1,17 @@
 //! Greetings of clients that do what no library does.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
 use tandemfs_protocol::{GREETING_BYTES, Hello, Reception, Welcome};
 
 /// What the daemon answers to a greeting, and the descriptors that come with it.
 pub fn greeted(socket: BorrowedFd<'_>, hello: Hello) -> (Welcome, Vec<OwnedFd>) {
     let root = rustix::fs::open("/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).expect("there");
-    let (mut space, shown) = ([MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))], [root.as_fd()]);
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    assert!(control.push(SendAncillaryMessage::ScmRights(&shown)));
-    rustix::net::sendmsg(socket, &[IoSlice::new(&hello.encode())], &mut control, SendFlags::NOSIGNAL).expect("sent");
+    rustix::net::send(socket, &hello.showing(root.as_fd()).encode(), SendFlags::NOSIGNAL).expect("sent");
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut bytes = [0; GREETING_BYTES];
