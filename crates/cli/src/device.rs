@@ -15,6 +15,7 @@ use tandemfs_fuse::mounts::{self, Mounted};
 use crate::arguments::{self, DeviceCreateArguments, DeviceInfoArguments};
 use crate::claim;
 use crate::failure::Failure;
+use crate::huge_pages::base_pages_only;
 use crate::output;
 use crate::probe;
 use crate::signatures;
@@ -115,14 +116,20 @@ pub fn create(arguments: &DeviceCreateArguments) -> Result<u8, Failure> {
     };
     let options = CreateOptions { profile: profile.clone(), memory_bytes, block_bytes };
     let info = tandemfs_emulator::create_with(image, &options, &chosen(arguments)).map_err(Failure::because)?;
+    let small = base_pages_only(image, |file| std::fs::read_to_string(file).ok());
     let value = json!({
         "device": image.to_string_lossy(),
         "profile": info.profile,
         "memory_bytes": info.memory_bytes,
         "block_bytes": info.block_bytes,
+        "base_pages_only": small.is_some(),
     });
     let (memory, block) = (size::show(info.memory_bytes), size::show_or_none(info.block_bytes));
-    let sentence = format!("{}: emulated drive, profile {}, memory {memory}, block {block}\n", image.display(), info.profile);
+    let image = image.display();
+    let mut sentence = format!("{image}: emulated drive, profile {}, memory {memory}, block {block}\n", info.profile);
+    if let Some(small) = small {
+        sentence += &format!("{image} {}: its mapped files will have base pages only, no huge ones; {}\n", small.why, small.advice);
+    }
     output::print_result(arguments.json, &value, &sentence)?;
     Ok(0)
 }

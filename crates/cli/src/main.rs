@@ -24,6 +24,7 @@ mod findings;
 mod generate;
 mod helpers;
 mod home;
+mod huge_pages;
 mod info;
 mod known_code;
 mod label;

@@ -103,6 +103,45 @@ fn file_systems_leave_the_cache_of_the_host_alone() {
     }
 }
 
+/// `device create` and `doctor` agree on whether a tmpfs gives huge pages: its own option decides, not what the machine says of other memory.
+#[test]
+fn places_that_give_base_pages_only_are_said() {
+    let Ok(setting) = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled") else {
+        return println!("skipped: this kernel has no huge pages for files in memory");
+    };
+    const SCRIPT: &str = r#"
+        set -eu
+        mount -t tmpfs -o "size=256M,huge=$1" tmpfs "$2"
+        "$3" device create "$2/image" --profile off --memory 32M --block 64M
+        "$3" device create "$2/second" --profile off --memory 32M --block 64M --json
+        "$3" mkfs "$2/image" >&2
+        "$3" doctor --json "$2/image" >"$2/found" || test $? = 4
+        grep -c no_huge_pages "$2/found" || true
+    "#;
+    for (option, by_option) in [("never", true), ("advise", true), ("always", false), ("within_size", false)] {
+        let place = Place::empty();
+        let directory = place.mountpoint();
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let is_root = rustix::process::geteuid().is_root();
+        let namespaces: &[&str] = if is_root { &["--mount"] } else { &["--user", "--map-root-user", "--mount"] };
+        let words = ["--propagation", "private", "sh", "-c", SCRIPT, "sh", option, &directory, env!("CARGO_BIN_EXE_tandemfs")];
+        let output = run(Command::new("unshare").args(namespaces).args(words));
+        let (said, failed) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        if !is_root && !output.status.success() && said.is_empty() {
+            return println!("skipped: this user has no namespaces, or mounts no tmpfs with huge={option}: {failed}");
+        }
+        assert!(output.status.success(), "huge={option}: {said}{failed}");
+        let expected = (by_option || setting.contains("[deny]")) && !setting.contains("[force]");
+        assert_eq!(
+            said.contains("/image is in a tmpfs") && said.contains("base pages only, no huge ones"),
+            expected,
+            "huge={option}: {said}"
+        );
+        assert_eq!(said.contains("\"base_pages_only\": true"), expected, "huge={option}: {said}");
+        assert_eq!(said.trim_end().ends_with("\n1"), expected, "huge={option}, doctor: {said}");
+    }
+}
+
 #[test]
 fn drives_that_make_no_sense_are_refused() {
     let place = Place::empty();

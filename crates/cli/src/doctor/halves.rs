@@ -9,6 +9,7 @@ use tandemfs_emulator::{DeviceSpec, HeaderState};
 
 use super::finding::Finding;
 use super::machine::Machine;
+use crate::huge_pages::{BasePagesOnly, base_pages_only};
 use crate::size;
 
 /// TandemFS's sectors, in bytes.
@@ -62,25 +63,10 @@ fn about_disk(path: &Path, found: &mut Vec<Finding>) {
     }
 }
 
-/// Files in memory (tmpfs) get huge pages only where the kernel is told so.
 fn about_huge_pages(machine: &Machine, path: &Path, found: &mut Vec<Finding>) {
-    const TMPFS: i64 = 0x0102_1994;
-    if !rustix::fs::statfs(path).is_ok_and(|of| of.f_type == TMPFS) {
-        return;
+    if let Some(BasePagesOnly { why, advice }) = base_pages_only(path, |file| machine.read(file)) {
+        found.push(Finding::note("no_huge_pages", format!("{} {why}: mapped files have no huge pages", path.display()), advice));
     }
-    let setting = machine.read("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
-    if let Some(chosen @ ("never" | "deny")) = setting.as_deref().and_then(chosen) {
-        found.push(Finding::note(
-            "no_huge_pages",
-            format!("{} lies in memory, and shmem_enabled is '{chosen}': mapped files have no huge pages", path.display()),
-            "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
-        ));
-    }
-}
-
-/// The word in brackets.
-fn chosen(setting: &str) -> Option<&str> {
-    setting.split_once('[')?.1.split_once(']').map(|(word, _)| word)
 }
 
 fn about_file(which: &str, path: &Path, found: &mut Vec<Finding>) {
@@ -240,6 +226,5 @@ mod tests {
             names(&found)
         };
         assert_eq!((found("2097152\n"), found("4096\n")), (vec![], vec!["no_huge_pages"]));
-        assert_eq!((chosen("always [never] deny"), chosen("never")), (Some("never"), None));
     }
 }
