@@ -15,6 +15,7 @@ cargo build --profile soak --locked -p tandemfs-crash
 export RUST_BACKTRACE=${RUST_BACKTRACE:-0}
 cargo test --profile soak --locked --no-run -p tandemfs-crash -p tandemfs-fuzz-targets
 cargo test --profile soak --locked --no-run -p tandemfs-schedules --features explore
+cargo test --profile soak --locked --no-run -p tandemfs --test aligned --test home
 
 started=$SECONDS
 until=$((started + minutes * 60))
@@ -45,6 +46,9 @@ while [ "$SECONDS" -lt "$until" ]; do
   [ "$SECONDS" -lt "$until" ] || break
   turn "kill loop, seed $seed" target/release/witness kill-loop --tandemfs target/release/tandemfs \
     --mount-until-cut target/release/mount-until-cut --rounds 20 --seed "$seed" --keep "$state/kill-loop"
+  [ "$SECONDS" -lt "$until" ] || break
+  turn "killed amid rewriting and moves, seed $seed" env TANDEMFS_SEED="$seed" TANDEMFS_ROUNDS=20 \
+    cargo test --profile soak --locked -q -p tandemfs --test aligned --test home -- --ignored --test-threads=1 daemons_are_killed
   round=$((round + 1))
   echo "$round" >"$state/round"
 done

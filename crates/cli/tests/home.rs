@@ -189,13 +189,14 @@ fn a_move_goes_on_after_the_daemon_was_killed() {
 }
 
 /// The daemon killed again and again amid moves and writes: what was acknowledged is there, check is clean after each kill, and at the end
-/// the zones hold what the files hold.
+/// the zones hold what the files hold. `TANDEMFS_ROUNDS` kills, of which the one of `TANDEMFS_SEED` is the first.
 #[test]
 #[ignore = "minutes: TANDEMFS_ROUNDS=200 cargo test -p tandemfs --test home -- --ignored"]
 fn daemons_are_killed_amid_moves() {
     use std::os::unix::fs::FileExt;
     const PIECE: usize = 64 << 10;
-    let rounds: u64 = std::env::var("TANDEMFS_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(200);
+    let given = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
+    let (first, rounds) = (given("TANDEMFS_SEED").unwrap_or(0), given("TANDEMFS_ROUNDS").unwrap_or(200));
     let place = Place::formatted();
     let mut expected = [pattern(1, 9 * MIB + 5000), pattern(2, 6 * MIB)];
     let names = ["a", "b"];
@@ -205,7 +206,7 @@ fn daemons_are_killed_amid_moves() {
     }
     let mut mount = Some(mount);
     let (mut interrupted, mut writes) = (0, 0_u64);
-    for round in 0..rounds {
+    for round in first..first + rounds {
         let alive = mount.take().unwrap_or_else(|| place.mount("strict"));
         let files = names.map(|name| alive.path(name));
         let homes = if round % 2 == 0 { ["memory", "block"] } else { ["block", "memory"] };
