@@ -863,9 +863,9 @@ no   as all files: whole pieces of 2 MiB that are written or allocated at once
      get aligned extents, and those that small writes complete are moved
 
 What a file holds already is rewritten in the background; --wait waits for it.
-What a directory holds already stays as it is. The hint is the extended
-attribute user.tandemfs.aligned, which 'cp -a', 'rsync -X' and 'tar --xattrs'
-copy.";
+What a directory holds already stays as it is. Files that are made in it get
+its hint, subdirectories do not. The hint is the extended attribute
+user.tandemfs.aligned, which 'cp -a', 'rsync -X' and 'tar --xattrs' copy.";
 
 const DEFRAG_HELP: &str = "\
 Of a directory, all files below it are rewritten that have 2 MiB or more. Each

@@ -370,7 +370,8 @@ impl Model {
             }
         };
         if matches!(body, Body::File { .. } | Body::Directory { .. }) {
-            let inherited = [HOME_ATTRIBUTE, ALIGNED_ATTRIBUTE].into_iter().filter_map(|name| of_parent.get_key_value(name));
+            let names: &[&[u8]] = if matches!(body, Body::File { .. }) { &[HOME_ATTRIBUTE, ALIGNED_ATTRIBUTE] } else { &[HOME_ATTRIBUTE] };
+            let inherited = names.iter().filter_map(|name| of_parent.get_key_value(*name));
             attributes.extend(inherited.map(|(name, value)| (name.clone(), value.clone())));
         }
         let attributes = Arc::new(attributes);

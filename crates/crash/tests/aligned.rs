@@ -297,10 +297,11 @@ fn queued() -> Result<(), String> {
     harness.compare()
 }
 
-/// What is made in a directory has its hint, from its first transaction on.
+/// Files that are made in a directory have its hint, from their first transaction on; directories and what is made below them do not.
 fn inherited() -> Result<(), String> {
     let mut harness = mounted(&setting(64 << 10))?;
-    apply(&mut harness, &[MakeDirectory("d"), SetAligned("d", true), Create("d/f"), MakeDirectory("d/d"), Symlink("d/s", 20), Remount])?;
+    apply(&mut harness, &[MakeDirectory("d"), SetAligned("d", true), Create("d/f"), MakeDirectory("d/d"), Create("d/d/f")])?;
+    apply(&mut harness, &[Symlink("d/s", 20), Remount])?;
     harness.compare()
 }
 
@@ -503,6 +504,11 @@ fn mv1_interrupted_move_forgotten() {
 #[test]
 fn hx1_home_not_inherited() {
     is_caught(Mutant::HomeNotInherited, &[inherited]);
+}
+
+#[test]
+fn hn1_hint_inherited_by_directories() {
+    is_caught(Mutant::HintInheritedByDirectories, &[inherited]);
 }
 
 #[test]

@@ -33,15 +33,18 @@ pub mod flags {
     pub const HOME_MEMORY: u32 = 1 << 0;
     /// New extents go to the block zone; inherited from the directory. Only with the feature *memory home*, never with [`HOME_MEMORY`].
     pub const HOME_BLOCK: u32 = 1 << 1;
-    /// Each 2 MiB is to lie in an aligned extent; inherited from the directory. Only with the feature *memory home*.
+    /// Each 2 MiB is to lie in an aligned extent; files inherit it from their directory, directories do not. Only with the feature *memory
+    /// home*.
     pub const ALIGNED: u32 = 1 << 2;
     /// What is made in the directory has its project, and directories have this flag too; nothing of another project is moved into it or
     /// linked there. Only with the feature *quota*.
     pub const PROJECT_INHERIT: u32 = 1 << 3;
-    /// What files and directories inherit from the directory.
-    pub const INHERITED: u32 = HOME_MEMORY | HOME_BLOCK | ALIGNED;
+    /// What directories inherit from theirs, of the flags of homes.
+    pub const INHERITED_BY_DIRECTORIES: u32 = HOME_MEMORY | HOME_BLOCK;
+    /// What files inherit from their directory.
+    pub const INHERITED_BY_FILES: u32 = OF_HOMES;
     /// Bits that need the feature *memory home*.
-    pub const OF_HOMES: u32 = INHERITED;
+    pub const OF_HOMES: u32 = HOME_MEMORY | HOME_BLOCK | ALIGNED;
     /// Bits that need the feature *quota*.
     pub const OF_QUOTA: u32 = PROJECT_INHERIT;
     /// All bits with a meaning.

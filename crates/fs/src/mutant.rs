@@ -81,6 +81,8 @@ pub enum Mutant {
     HomeLimitIgnored,
     /// [HX1] of `namespace/home_attribute.rs`: what is made in a directory does not inherit its home.
     HomeNotInherited,
+    /// [HN1] of `namespace/aligned_attribute.rs`: a directory inherits the hint *aligned*.
+    HintInheritedByDirectories,
     /// [HX2] of `namespace/home_attribute.rs`: an attribute that is copied gives a file system the feature.
     FeatureByAttribute,
     /// No bug: this build does not know homes, as older ones ([HX3] of `namespace/home_attribute.rs`).

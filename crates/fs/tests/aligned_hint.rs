@@ -67,10 +67,12 @@ fn the_hint_is_an_attribute_that_is_listed_where_it_is_set() {
     let below = create(&fs, directory, b"d", file_type::DIRECTORY);
     fs.unmount().expect("unmounts");
     let fs = mounted(&device, false);
-    for inode in [directory, file, below] {
+    for inode in [directory, file] {
         assert_eq!(fs.extended_attribute(inode, ALIGNED_ATTRIBUTE).expect("there"), b"yes");
         assert_eq!(listed(&fs, inode), ["user.tandemfs.home", "user.tandemfs.aligned"]);
     }
+    assert!(!fs.is_aligned(create(&fs, below, b"f", file_type::REGULAR)).expect("known"), "files of the directory alone inherit it");
+    assert_eq!((fs.is_aligned(below).expect("known"), listed(&fs, below)), (false, vec!["user.tandemfs.home".to_owned()]));
     assert!(listed(&fs, link).is_empty() && matches!(set(&fs, link, b"yes", SetAttributeMode::Any), Err(Error::NotPermitted)));
     fs.remove_extended_attribute(file, ALIGNED_ATTRIBUTE).expect("removed");
     assert!(matches!(fs.remove_extended_attribute(file, ALIGNED_ATTRIBUTE), Err(Error::NoData)));

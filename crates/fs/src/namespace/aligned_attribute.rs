@@ -1,7 +1,10 @@
 //! The hint *aligned* of a file as an extended attribute, which `cp -a`, `rsync -X` and `tar --xattrs` carry to another file system.
 //!
 //! The rules are those of the home ([HX1]–[HX3] of `home_attribute.rs`): the attribute is the inode's flag (`data/hint.rs`), setting it gives
-//! a file system no feature, and one that an older build stored has no effect and is hidden.
+//! a file system no feature, and one that an older build stored has no effect and is hidden. But for one:
+//!
+//! [HN1] The files that are made in a directory inherit its hint, its subdirectories do not (WineFS §3.6): what lies below them is often
+//!       small, and takes space in steps of 2 MiB with the hint.
 
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::{Inode, file_type, flags};
@@ -11,7 +14,7 @@ use crate::file_system::FileSystem;
 use crate::mutant::{Mutant, on};
 use crate::types::SetAttributeMode;
 
-/// The extended attribute of a file whose bytes are to lie in aligned extents of 2 MiB, and of a directory whose new children are to have it:
+/// The extended attribute of a file whose bytes are to lie in aligned extents of 2 MiB, and of a directory whose new files are to have it:
 /// `yes`. `no` takes it away.
 pub const ALIGNED_ATTRIBUTE: &[u8] = b"user.tandemfs.aligned";
 /// Read-only and never listed: how many bytes of a file with the hint lie in no aligned extent yet, in decimal digits.

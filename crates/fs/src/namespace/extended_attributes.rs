@@ -291,9 +291,14 @@ impl FileSystem {
             return Ok(None);
         }
         let (number, parent) = parent;
-        if matches!(inode.file_type(), file_type::REGULAR | file_type::DIRECTORY) && !on(Mutant::HomeNotInherited) {
-            inode.flags |= parent.inode.flags & flags::INHERITED;
-        }
+        inode.flags |= parent.inode.flags
+            & match inode.file_type() {
+                _ if on(Mutant::HomeNotInherited) => 0,
+                file_type::REGULAR => flags::INHERITED_BY_FILES,
+                file_type::DIRECTORY if on(Mutant::HintInheritedByDirectories) => flags::INHERITED_BY_FILES, // [HN1] of `aligned_attribute.rs`
+                file_type::DIRECTORY => flags::INHERITED_BY_DIRECTORIES,
+                _ => 0,
+            };
         self.load_attributes(number, parent)?;
         let Some(default) = parent.attributes.as_ref().and_then(|set| set.find(Namespace::DefaultAcl, b"")) else {
             inode.mode &= !(umask & 0o777);
