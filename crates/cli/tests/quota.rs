@@ -122,3 +122,53 @@ fn a_project_is_a_tree() {
     mount.unmount();
     place.check();
 }
+
+/// As with XFS: who owns a file gives it a project, a directory passes it on, and `df` shows what is left of its limits.
+#[test]
+fn chattr_lsattr_and_df_know_projects() {
+    support::require_fuse();
+    let place = Place::formatted();
+    let mount = shared(&place, "strict,allow_other");
+    let mountpoint = place.mountpoint();
+    let shell = |script: &str| {
+        let output = run(Command::new("sh").args(["-c", script, &mountpoint]));
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+    };
+    assert_eq!(shell("mkdir $0/tree && : > $0/tree/old && chmod 777 $0/tree"), Ok(String::new()));
+    let whole = shell("stat -f -c '%b %d' $0/tree").expect("told");
+    if rustix::process::getuid().is_root() {
+        assert!(
+            errors_of_user("mkdir $0/tree/his && chattr -p 7 $0/tree/his", &mountpoint).contains("not supported"),
+            "a user gave the file system the feature"
+        );
+    }
+    assert_eq!(shell("chattr -p 42 +P $0/tree && lsattr -pd $0/tree | cut -c1-5"), Ok("42".into()));
+    assert!(shell("lsattr -pd $0/tree").expect("told").contains('P'));
+    assert_eq!(shell(": > $0/tree/new && lsattr -p $0/tree/new $0/tree/old | cut -c1-5"), Ok("42\n    0".into()));
+    assert!(shell("chattr +i $0/tree/new").is_err_and(|error| error.contains("not supported")), "nothing would keep it");
+    if rustix::process::getuid().is_root() {
+        assert_eq!(errors_of_user(": > $0/tree/hers && chattr -p 7 $0/tree/hers", &mountpoint), "");
+        assert!(errors_of_user("chattr -p 7 $0/tree/new", &mountpoint).contains("not permitted"), "of another owner");
+    }
+    succeeds(&[
+        "quota",
+        "set",
+        &mountpoint,
+        "--project",
+        "42",
+        "--memory-hard",
+        "8M",
+        "--block-soft",
+        "24M",
+        "--block-hard",
+        "32M",
+        "--inodes-hard",
+        "10",
+    ]);
+    assert_eq!(shell("stat -f -c '%b %c' $0/tree"), Ok(format!("{} 10", (8 + 24) << 8)), "units of 4 KiB");
+    assert_eq!(shell("dd if=/dev/zero of=$0/tree/new bs=1M count=20 status=none; stat -f -c %a $0/tree"), Ok((4 << 8).to_string()));
+    assert_eq!(shell("stat -f -c %b $0"), Ok(whole.split(' ').next().expect("two numbers").to_owned()));
+    mount.unmount();
+    place.check();
+}

@@ -180,8 +180,9 @@ impl Door {
         }
     }
 
-    pub(crate) fn statfs(&self, reply: Reply<'_>) {
-        let space = statfs(&self.fs, self.reserve);
+    pub(crate) fn statfs(&self, node: u64, reply: Reply<'_>) {
+        let project = self.fs.limits_of_project(inode(node)).unwrap_or_default();
+        let space = statfs(&self.fs, self.reserve, project.as_ref());
         reply.statfs(&Statfs {
             blocks: space.units,
             blocks_free: space.free,

@@ -21,6 +21,7 @@ pub mod control;
 mod data_requests;
 mod door;
 mod extended_attributes;
+mod file_flags;
 mod files;
 pub mod holders;
 mod kernel;

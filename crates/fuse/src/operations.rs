@@ -59,7 +59,7 @@ impl Operations {
             Operation::Getxattr { .. } | Operation::Listxattr { .. } | Operation::Setxattr { .. } | Operation::Removexattr { .. } => {
                 door.serve_extended_attribute(request, reply);
             }
-            Operation::Statfs => door.statfs(reply),
+            Operation::Statfs => door.statfs(node, reply),
 
             Operation::Open { flags, .. } => door.open(request, flags, reply),
             Operation::Release { handle, flags, .. } => door.release(node, (handle, flags), reply),
@@ -73,7 +73,7 @@ impl Operations {
 
             Operation::Opendir { .. } => door.opendir(reply),
             Operation::Releasedir { .. } => reply.ok(),
-            Operation::Ioctl(_) => reply.error(Errno::ENOTTY),
+            Operation::Ioctl(given) => door.ioctl(request, &given, reply),
             // FLUSH: closing a file needs
             // nothing, since the kernel writes back its cache and reports errors before it sends FLUSH. POLL: the kernel then reports every
             // file as readable and writable. All other operations are not supported.

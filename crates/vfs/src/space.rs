@@ -1,6 +1,6 @@
 //! What statfs(2) shows.
 
-use tandemfs_fs::{FileSystem, ZoneSpace};
+use tandemfs_fs::{FileSystem, QuotaEntry, QuotaUse, ZoneSpace};
 
 use crate::Vfs;
 use crate::reserve::Reserve;
@@ -25,13 +25,24 @@ pub struct FileSystemSpace {
     pub files_free: u64,
 }
 
-/// Space of a file system with a reserve.
-pub fn statfs(fs: &FileSystem, reserve: Reserve) -> FileSystemSpace {
-    let space = fs.space();
+/// Space of a file system with a reserve, or of a project in it that has limits: of each zone what the project may have (its soft limit, or else the
+/// hard one, as XFS shows it), and of that what is free for it.
+pub fn statfs(fs: &FileSystem, reserve: Reserve, project: Option<&QuotaEntry>) -> FileSystemSpace {
+    let mut space = fs.space();
+    let mut large_file_bytes = fs.large_file_bytes();
+    if let Some(project) = project {
+        bound(&mut space.memory, &project.memory);
+        bound(&mut space.block, &project.block);
+        let files = project.inodes.most().unwrap_or(u64::MAX);
+        space.inodes_free = space.inodes_free.min(files.saturating_sub(project.inodes.used));
+        space.inodes_used = if files < u64::MAX { project.inodes.used } else { space.inodes_used };
+        let left = |of: &QuotaUse| of.most().map_or(u64::MAX, |most| most.saturating_sub(of.used));
+        large_file_bytes = large_file_bytes.min(left(if space.block.total_bytes > 0 { &project.block } else { &project.memory }));
+    }
     let units = |memory: u64, block: u64| (memory + block) / SPACE_UNIT_BYTES;
     // Callers of statfs use the available space to decide whether a file fits, so it counts space for a large file.
     let zone = if space.block.total_bytes > 0 { space.block } else { space.memory };
-    let large_file = ZoneSpace { available_bytes: fs.large_file_bytes(), ..zone };
+    let large_file = ZoneSpace { available_bytes: large_file_bytes, ..zone };
     FileSystemSpace {
         units: units(space.memory.total_bytes, space.block.total_bytes),
         free: units(space.memory.free_bytes, space.block.free_bytes),
@@ -41,9 +52,15 @@ pub fn statfs(fs: &FileSystem, reserve: Reserve) -> FileSystemSpace {
     }
 }
 
+fn bound(zone: &mut ZoneSpace, project: &QuotaUse) {
+    let Some(most) = project.most() else { return };
+    zone.total_bytes = zone.total_bytes.min(most);
+    zone.free_bytes = zone.free_bytes.min(most.saturating_sub(project.used));
+}
+
 impl Vfs {
     /// What statfs(2) shows.
     pub fn statfs(&self) -> FileSystemSpace {
-        statfs(&self.fs, self.settings.reserve)
+        statfs(&self.fs, self.settings.reserve, None)
     }
 }

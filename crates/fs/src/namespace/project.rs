@@ -14,12 +14,13 @@ use std::sync::Arc;
 use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::{Inode, flags};
+use tandemfs_format::quota::QuotaKind;
 
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::inodes::{InCoreInode, Locked, State};
 use crate::mutant::{Mutant, on};
-use crate::quota::{Ids, unbound};
+use crate::quota::{Ids, QuotaEntry, seconds_now, unbound};
 use crate::types::DirectoryEntry;
 use crate::volume::{Tx, now};
 use crate::wait::may_wait;
@@ -71,7 +72,7 @@ impl FileSystem {
         if project > 0 {
             self.gain_quota()?;
         }
-        let is_directory = self.with_room(|| unbound(|| self.set_project(number, project)))?;
+        let is_directory = self.with_room(|| unbound(|| self.set_project(number, project, project > 0)))?;
         // Each directory once: damage may have them name each other.
         let (mut left, mut seen, mut done) = (Vec::from_iter(is_directory.then_some(number)), HashSet::from([number]), 1);
         while let Some(directory) = left.pop() {
@@ -95,6 +96,32 @@ impl FileSystem {
         Ok(done)
     }
 
+    /// Makes one inode part of a project, 0 for none, and says whether a directory passes that on, as its owner may (`FS_IOC_FSSETXATTR`).
+    ///
+    /// # Errors
+    /// As [`FileSystem::set_project_of_tree`]; `QuotaExceeded` where what the inode uses does not fit there.
+    pub fn set_project_of_inode(&self, number: InodeNumber, project: u32, inherits: bool) -> Result<()> {
+        may_wait()?;
+        self.volume.health.check_writable()?;
+        if project > 0 || inherits {
+            self.gain_quota()?;
+        }
+        self.with_room(|| self.set_project(number, project, inherits)).map(drop)
+    }
+
+    /// What a directory tree uses and may use, if the directory passes a project on that has limits.
+    ///
+    /// # Errors
+    /// As [`FileSystem::project`].
+    pub fn limits_of_project(&self, number: InodeNumber) -> Result<Option<QuotaEntry>> {
+        if !self.volume.quota.is_counting() {
+            return Ok(None);
+        }
+        let (project, inherits) = self.project(number)?;
+        let entry = || self.volume.quota.with_table(|table| table.limited((QuotaKind::Project, project), seconds_now()));
+        Ok((inherits && project > 0).then(entry).flatten())
+    }
+
     /// Some names of a directory with their inodes, and the cookie of the last one; none at its end, and of a directory that was removed.
     fn some_names(&self, directory: InodeNumber, cookie: u64) -> Result<(Vec<Named>, u64)> {
         let (mut names, mut last) = (Vec::new(), cookie);
@@ -116,11 +143,11 @@ impl FileSystem {
     }
 
     /// Sets the project of one inode; true for a directory.
-    fn set_project(&self, number: InodeNumber, project: u32) -> Result<bool> {
+    fn set_project(&self, number: InodeNumber, project: u32, inherits: bool) -> Result<bool> {
         let _owners = self.volume.quota.owners.read()?; // [QT6] of `quota/`
         let file = self.inode(number)?;
         let mut state = file.state.write()?;
-        self.set_project_of_locked(&file, &mut state, project)
+        self.set_project_of_locked(&file, &mut state, project, inherits)
     }
 
     /// Sets the project of what a name of a directory stands for ([PJ4]); `None` if name or directory do not belong there any more.
@@ -140,7 +167,7 @@ impl FileSystem {
         if !is_there || locked.get(number).removed {
             return Ok(None);
         }
-        self.set_project_of_locked(&file, locked.get_mut(number), project).map(Some)
+        self.set_project_of_locked(&file, locked.get_mut(number), project, project > 0).map(Some)
     }
 
     fn unless_stale(&self, number: InodeNumber) -> Result<Option<Arc<InCoreInode>>> {
@@ -150,7 +177,7 @@ impl FileSystem {
         }
     }
 
-    fn set_project_of_locked(&self, file: &InCoreInode, state: &mut State, project: u32) -> Result<bool> {
+    fn set_project_of_locked(&self, file: &InCoreInode, state: &mut State, project: u32, inherits: bool) -> Result<bool> {
         if state.removed {
             return Err(Error::Stale(file.number));
         }
@@ -158,7 +185,7 @@ impl FileSystem {
         let mut new = state.inode.clone();
         new.project = project;
         if is_directory {
-            let inherits = if project > 0 { flags::PROJECT_INHERIT } else { 0 };
+            let inherits = if inherits { flags::PROJECT_INHERIT } else { 0 };
             new.flags = new.flags & !flags::PROJECT_INHERIT | inherits;
         }
         if (new.project, new.flags) != (state.inode.project, state.inode.flags) {

@@ -101,6 +101,11 @@ impl FileSystem {
         Ok(table.entries(seconds_now()))
     }
 
+    /// Whether the file system has the feature *quota*: limits, or directories whose project is inherited.
+    pub fn has_quota(&self) -> bool {
+        self.superblock().has_quota()
+    }
+
     /// The grace periods of users, groups and projects, in seconds.
     ///
     /// # Errors

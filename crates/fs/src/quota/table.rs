@@ -191,6 +191,11 @@ impl Table {
         entries
     }
 
+    /// What an id that has limits uses.
+    pub(crate) fn limited(&self, key: Key, now: u64) -> Option<QuotaEntry> {
+        self.accounts.get(&key).filter(|account| account.has_limits()).map(|account| self.entry(key, account, now))
+    }
+
     fn entry(&self, (kind, id): Key, account: &Account, now: u64) -> QuotaEntry {
         let of = |resource: usize| {
             let since = account.over_since[resource];

@@ -65,6 +65,13 @@ pub struct QuotaUse {
     pub grace_seconds_left: Option<u64>,
 }
 
+impl QuotaUse {
+    /// What may be used for long, if that is limited: the soft limit, or else the hard one.
+    pub fn most(&self) -> Option<u64> {
+        [self.limit.soft, self.limit.hard].into_iter().find(|limit| *limit > 0)
+    }
+}
+
 /// What an id uses, and its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaEntry {
