@@ -5,6 +5,8 @@ use std::io;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use crate::later::Later;
+
 type Job = Box<dyn FnOnce() + Send>;
 
 /// Threads, one of which is kept.
@@ -22,6 +24,18 @@ impl Kept {
 }
 
 impl AtOnce {
+    /// Also where no thread can be started: then behind the work of `otherwise`.
+    pub(crate) fn run_or_later(&self, job: impl FnOnce() + Send + 'static, otherwise: &Later) {
+        let kept = Arc::new(Mutex::new(Some(job)));
+        let take = |kept: &Mutex<Option<_>>| kept.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let ours = Arc::clone(&kept);
+        if self.run(move || take(&ours).into_iter().for_each(|job| job())).is_err()
+            && let Some(job) = take(&kept)
+        {
+            otherwise.push(job);
+        }
+    }
+
     /// # Errors
     /// A thread cannot be started.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) -> io::Result<()> {

@@ -19,7 +19,8 @@
 //!       is lent, and room that is lent ends behind the note.
 //! [BS5] A WRITE of a descriptor with O_APPEND has the end that the kernel knows, or with RWF_NOAPPEND the offset of the call. The kernel's end
 //!       is right unless a client has changed the file since the kernel learned of it. So the WRITE goes to its offset if no client has
-//!       reached behind it (as [DR1]); otherwise to the end that the file system has. This is decided once more under the lock of the range: the end may be behind
+//!       reached behind it (as [DR1]); otherwise to the end that the file system has. So does one whose
+//!       offset is behind the end of a file that a client has made shorter. This is decided once more under the lock of the range: the end may be behind
 //!       a piece of the same call by then. The kernel's pages of the file are wrong then. Whole pages of the WRITE, which the kernel has let go of, are dropped
 //!       before the reply, the others behind it: it locks them until then. Where the bytes went they count as written by a client ([BS4]). The kernel's end stays behind by what the WRITE was moved, so the end of the file counts as
 //!       reached by clients from then on: the next WRITE may point to bytes of this one. A client is noted before it changes anything and until it has, so whoever looks at the
@@ -30,6 +31,9 @@
 //!       but past the cache ([FOP2] of `opens.rs`), so calls see what is stored, and there are no shared mappings. Pages come in by private mappings
 //!       alone. What a READ brings in is dropped right behind it, by a thread for which nobody waits, as a drop waits for the page, which is locked
 //!       until the reply; until that drop such a mapping may see bytes of the moment before.
+//! [BS13] Behind a direct WRITE that fails and would have let the file grow, the kernel cuts the file to the end that it knows, which clients may have
+//!        reached behind. So a SETATTR of the size by the same thread, less than the end of that WRITE and within [`CUT_WITHIN`], changes nothing
+//!        then. It looks like an ftruncate(2), and one that comes first is taken for it.
 //! [BS12] An fsync of the mount makes such stores durable as well: where they have to be flushed, the daemon answers it instead of the kernel. It then
 //!       also makes the times of stores under leases durable; an fdatasync does not.
 //! [BS10] A note about a file goes only when nobody has the file any more ([NT1] of `notes.rs`): the kernel has no pages of a file that it has
@@ -41,6 +45,7 @@
 
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{Error, Result, WriteOptions, may_wait};
@@ -52,6 +57,8 @@ use crate::mutant::{self, Mutant};
 use crate::notes::{IsHeld, Note, Notes, Shards};
 use crate::page_cache::DirectWrite;
 
+/// How long after the error of a direct WRITE the kernel may cut the file ([BS13]).
+const CUT_WITHIN: Duration = Duration::from_secs(1);
 const END_OF_FILES: u64 = i64::MAX as u64;
 
 /// Files of which the kernel may have pages ([BS3]).
@@ -65,6 +72,17 @@ struct Files {
     read: Notes<()>,
     /// Files that clients have changed ([BS5]). One that is not named where there is no more room counts as being changed now.
     changed: Notes<ByClients>,
+    /// Direct WRITEs that have failed ([BS13]).
+    failed: Vec<Failed>,
+}
+
+/// A direct WRITE that has failed.
+#[derive(Debug)]
+struct Failed {
+    file: InodeNumber,
+    thread: u32,
+    end: u64,
+    since: Instant,
 }
 
 /// What clients do to a file.
@@ -75,11 +93,14 @@ struct ByClients {
     generation: u32,
     /// The largest size that the file had after a change, or after a WRITE that was moved behind one.
     end: u64,
+    /// A change has made it shorter, so the kernel's end may be behind the file's.
+    is_cut: bool,
 }
 
 impl ByClients {
     fn reach(&mut self, size: u64, generation: u32) {
-        self.end = if self.generation == generation { self.end.max(size) } else { size };
+        let is_same = self.generation == generation;
+        (self.end, self.is_cut) = if is_same { (self.end.max(size), self.is_cut) } else { (size, false) };
         self.generation = generation;
     }
 }
@@ -153,13 +174,16 @@ impl Noted {
         }
     }
 
-    /// It has, and the file has this size and generation; none if it is gone.
-    fn change_ends(&self, file: InodeNumber, reached: Option<(u64, u32)>) {
+    /// It has, and the file, which had the size `before`, has this size and generation; none if it is gone.
+    fn change_ends(&self, file: InodeNumber, reached: Option<(u64, u32)>, before: u64) {
         let mut files = self.0.of(file).lock();
         let Some(by_clients) = files.changed.get_mut(file) else { return };
         by_clients.under_way = by_clients.under_way.saturating_sub(1);
         match reached {
-            Some((size, generation)) => by_clients.reach(size, generation),
+            Some((size, generation)) => {
+                by_clients.reach(size, generation);
+                by_clients.is_cut |= size < before && !mutant::on(Mutant::CutsForgotten);
+            }
             None if by_clients.under_way == 0 => drop(files.changed.remove(file)),
             None => {}
         }
@@ -180,7 +204,7 @@ impl Noted {
     }
 
     /// What clients may have written of a file ends before this; 0 if they have changed nothing.
-    fn end_by_clients(&self, file: InodeNumber, generation: u32) -> u64 {
+    pub(crate) fn end_by_clients(&self, file: InodeNumber, generation: u32) -> u64 {
         let files = self.0.of(file).lock();
         match files.changed.get(file) {
             None if files.changed.is_full() => u64::MAX,
@@ -188,6 +212,30 @@ impl Noted {
             Some(by_clients) if by_clients.under_way > 0 && !mutant::on(Mutant::ChangesUnderWayIgnored) => u64::MAX,
             Some(by_clients) if by_clients.generation == generation || mutant::on(Mutant::GenerationIgnored) => by_clients.end,
             Some(_) => 0,
+        }
+    }
+
+    /// A direct WRITE has failed ([BS13]).
+    pub(crate) fn direct_write_failed(&self, file: InodeNumber, thread: u32, end: u64) {
+        let mut files = self.0.of(file).lock();
+        files.failed.retain(|failed| failed.thread != thread && failed.since.elapsed() < CUT_WITHIN);
+        files.failed.push(Failed { file, thread, end, since: Instant::now() });
+    }
+
+    /// Whether a thread's SETATTR of a size is the kernel's behind such a WRITE ([BS13]).
+    pub(crate) fn take_failed(&self, file: InodeNumber, thread: u32, size: u64) -> bool {
+        let mut files = self.0.of(file).lock();
+        let Some(at) = files.failed.iter().position(|failed| failed.file == file && failed.thread == thread) else { return false };
+        let failed = files.failed.swap_remove(at);
+        size < failed.end && failed.since.elapsed() < CUT_WITHIN
+    }
+
+    /// Whether clients have made a file shorter since the kernel learned of it, or may have.
+    fn have_clients_cut(&self, file: InodeNumber, generation: u32) -> bool {
+        let files = self.0.of(file).lock();
+        match files.changed.get(file) {
+            None => files.changed.is_full(),
+            Some(by_clients) => by_clients.is_cut && by_clients.generation == generation,
         }
     }
 
@@ -230,26 +278,29 @@ struct Changing {
     file: InodeNumber,
     /// Registered until its pages are dropped.
     write: Option<DirectWrite>,
-    /// The same, where it went elsewhere.
-    moved: Vec<DirectWrite>,
-    /// The size before, of a file that the kernel has read: it is to be told if the file has grown then, by this change or by one beside it ([BS7]).
-    size_before: Option<u64>,
+    /// If the file has grown then, by this change or by one beside it, a kernel that has read it is to be told ([BS7]).
+    size_before: u64,
 }
 
 impl Changing {
     /// The size that the kernel is to be told.
     fn grows_to(&self) -> Option<u64> {
-        let before = self.size_before?;
-        self.door.fs.size(self.file).ok().filter(|size| *size > before)
+        let has_been_read = self.door.beside.as_ref().is_some_and(|noted| noted.has_been_read(self.file));
+        let size = has_been_read.then(|| self.door.fs.size(self.file).ok()).flatten()?;
+        (size > self.size_before).then_some(size)
     }
 }
 
 impl Change for Changing {
     fn moves_to(&mut self, bytes: Range<u64>) -> bool {
-        if self.write.iter().chain(&self.moved).any(|write| write.covers(&bytes)) {
+        if self.write.as_ref().is_some_and(|write| write.covers(&bytes)) {
             return true;
         }
-        self.door.page_cache.try_begin_direct(self.file, bytes).map(|write| self.moved.push(write)).is_some()
+        // The bytes that it was to change first may be another's by now, and stored to.
+        let moved = self.door.page_cache.try_begin_direct(self.file, bytes);
+        let is_registered = moved.is_some();
+        self.write = moved.or(self.write.take());
+        is_registered
     }
 
     fn ends_at_once(&mut self) -> bool {
@@ -257,7 +308,6 @@ impl Change for Changing {
         let ends = is_settled && self.grows_to().is_none();
         if ends {
             self.write = None;
-            self.moved.clear();
         }
         ends
     }
@@ -267,8 +317,8 @@ impl Drop for Changing {
     fn drop(&mut self) {
         if let Some(noted) = &self.door.beside {
             match self.door.fs.size_and_generation(self.file) {
-                Ok(reached) => noted.change_ends(self.file, Some(reached)),
-                Err(Error::Stale(_)) => noted.change_ends(self.file, None),
+                Ok(reached) => noted.change_ends(self.file, Some(reached), self.size_before),
+                Err(Error::Stale(_)) => noted.change_ends(self.file, None, self.size_before),
                 Err(_) => {} // where it ends is unknown from now on, as during a change
             }
         }
@@ -292,8 +342,7 @@ impl Caches for Door {
 
     fn change(self: Arc<Self>, file: InodeNumber, bytes: Range<u64>) -> Result<Box<dyn Change>> {
         self.settle(file)?;
-        let has_been_read = self.beside.as_ref().is_some_and(|noted| noted.has_been_read(file));
-        let size_before = if has_been_read { Some(self.fs.size(file)?) } else { None };
+        let size_before = self.fs.size(file)?;
         let write = match self.page_cache.try_begin_direct(file, bytes.clone()) {
             Some(write) => write,
             None => {
@@ -304,7 +353,7 @@ impl Caches for Door {
         if let Some(noted) = &self.beside {
             noted.change_begins(file, &|file| self.fs.is_held(file)); // [BS5]
         }
-        Ok(Box::new(Changing { door: self, file, write: Some(write), moved: Vec::new(), size_before }))
+        Ok(Box::new(Changing { door: self, file, write: Some(write), size_before }))
     }
 
     fn appends_by_stores(&self, file: InodeNumber) -> Result<()> {
@@ -385,53 +434,64 @@ impl Door {
     }
 
     /// Whether a WRITE of a descriptor with O_APPEND goes to the end that the file system has ([BS5]). One that is at the end and alone does too:
-    /// a client may let the file grow in this moment.
-    pub(crate) fn goes_to_the_end(&self, file: InodeNumber, offset: u64, is_alone: bool) -> Result<bool> {
+    /// a client may let the file grow in this moment. `held` is the registration of a direct WRITE.
+    pub(crate) fn goes_to_the_end(&self, file: InodeNumber, offset: u64, is_alone: bool, held: Option<&DirectWrite>) -> Result<bool> {
         let (size, generation) = self.fs.size_and_generation(file)?; // before the note
-        Ok(is_alone && offset == size || self.have_clients_reached_behind(file, generation, offset))
+        let is_piece = offset > size && held.is_some_and(|held| held.follows_from(size));
+        Ok(is_alone && offset == size || !is_piece && self.is_wrong_end(file, generation, offset, size))
     }
 
-    fn have_clients_reached_behind(&self, file: InodeNumber, generation: u32, offset: u64) -> bool {
-        self.beside.as_ref().is_some_and(|noted| offset < noted.end_by_clients(file, generation))
+    /// Whether clients are why the kernel takes this offset for the end of a file of this size.
+    fn is_wrong_end(&self, file: InodeNumber, generation: u32, offset: u64, size: u64) -> bool {
+        let is_wrong = |noted: &Arc<Noted>| match noted.end_by_clients(file, generation) {
+            end if offset < end => true,
+            _ => offset > size && noted.have_clients_cut(file, generation),
+        };
+        self.beside.as_ref().is_some_and(is_wrong)
     }
 
-    /// A WRITE to the end ([BS5]). Returns how much was written, and the registrations of where it went if that was not its offset.
-    pub(crate) fn append(&self, file: InodeNumber, offset: u64, data: &[u8], options: WriteOptions) -> Result<(usize, Vec<DirectWrite>)> {
+    /// A WRITE to the end ([BS5]). Returns how much was written, and if it did not go to its offset the registrations of that and of where it went.
+    pub(crate) fn append(
+        &self,
+        file: InodeNumber,
+        asked: Range<u64>,
+        data: &[u8],
+        options: WriteOptions,
+    ) -> Result<(usize, Option<Vec<DirectWrite>>)> {
         let (_, generation) = self.fs.size_and_generation(file)?;
-        let mut held = Vec::new();
+        let mut held: Option<DirectWrite> = None;
         loop {
             let (mut is_piece, mut waits_for) = (false, None);
             let mut may_go_to = |bytes: Range<u64>| {
-                if bytes.start == offset || held.iter().any(|write: &DirectWrite| write.covers(&bytes)) {
+                if bytes.start == asked.start || held.as_ref().is_some_and(|write| write.covers(&bytes)) {
                     return true;
                 }
-                is_piece = !self.have_clients_reached_behind(file, generation, offset);
+                is_piece = !self.is_wrong_end(file, generation, asked.start, bytes.start);
                 if is_piece {
                     return false;
                 }
-                match self.page_cache.try_begin_direct(file, bytes.clone()) {
-                    Some(write) => held.push(write),
-                    None => waits_for = Some(bytes),
-                }
-                waits_for.is_none()
+                held = self.page_cache.try_begin_direct(file, bytes.clone());
+                waits_for = held.is_none().then_some(bytes);
+                held.is_some()
             };
             match (self.fs.append_where(file, data.into(), options, &mut may_go_to), waits_for) {
                 (Err(Error::WouldWait), Some(bytes)) => {
                     may_wait()?;
-                    held.push(self.page_cache.begin_direct(file, bytes));
+                    held = Some(self.page_cache.begin_direct(file, bytes));
                 }
                 (Err(Error::WouldWait), None) if is_piece => {
-                    return self.fs.write(file, offset, data, options).map(|done| (done, Vec::new()));
+                    return self.fs.write(file, asked.start, data, options).map(|done| (done, None));
                 }
                 (appended, _) => {
                     let (done, end) = appended?;
-                    if end - done as u64 == offset {
-                        return Ok((done, Vec::new()));
+                    if end - done as u64 == asked.start {
+                        return Ok((done, None));
                     }
                     if let (Some(noted), Ok((size, generation))) = (&self.beside, self.fs.size_and_generation(file)) {
                         noted.is_moved(file, size, generation); // before the reply: the kernel holds its next one back until then
                     }
-                    return Ok((done, held));
+                    // Until its pages are dropped, what the kernel has there may come back.
+                    return Ok((done, Some(held.into_iter().chain(self.page_cache.try_begin_direct(file, asked)).collect())));
                 }
             }
         }
@@ -527,14 +587,28 @@ mod tests {
         assert_eq!(noted.end_by_clients(FILE, 1), 0);
         noted.change_begins(FILE, &HELD);
         noted.change_begins(FILE, &HELD);
-        noted.change_ends(FILE, Some((100, 1)));
+        noted.change_ends(FILE, Some((100, 1)), 0);
         noted.forget(FILE, &NOT_HELD);
         assert_eq!(noted.end_by_clients(FILE, 1), u64::MAX, "one is under way still, and may change anything");
-        noted.change_ends(FILE, Some((50, 1)));
+        assert!(!noted.have_clients_cut(FILE, 1));
+        noted.change_ends(FILE, Some((50, 1)), 100);
+        assert!(noted.have_clients_cut(FILE, 1) && !noted.have_clients_cut(FILE, 2), "it was 100 bytes long before");
         noted.forget(FILE, &HELD);
         assert_eq!((noted.end_by_clients(FILE, 1), noted.end_by_clients(InodeNumber::new(8), 1)), (100, 0));
         noted.forget(FILE, &NOT_HELD);
         assert_eq!(noted.end_by_clients(FILE, 1), 0);
+    }
+
+    /// [BS13]
+    #[test]
+    fn one_cut_behind_a_failed_direct_write_is_the_kernels() {
+        let noted = Noted::default();
+        noted.direct_write_failed(FILE, 5, 8192);
+        assert!(!noted.take_failed(FILE, 6, 4096) && !noted.take_failed(InodeNumber::new(8), 5, 4096));
+        assert!(noted.take_failed(FILE, 5, 4096));
+        assert!(!noted.take_failed(FILE, 5, 4096), "the next one is the program's");
+        noted.direct_write_failed(FILE, 5, 8192);
+        assert!(!noted.take_failed(FILE, 5, 8192), "the kernel cuts nothing off there");
     }
 
     /// [BS5]: the kernel has known neither of the first two files, so it does not forget them.
@@ -543,7 +617,7 @@ mod tests {
         let noted = Noted::default();
         let change = |reached| {
             noted.change_begins(FILE, &HELD);
-            noted.change_ends(FILE, reached);
+            noted.change_ends(FILE, reached, 0);
         };
         change(Some((100, 1)));
         assert_eq!(noted.end_by_clients(FILE, 2), 0);
@@ -573,7 +647,7 @@ mod tests {
             for file in (1..=NOTES_MAX + 1).map(of_one_shard) {
                 noted.note_read(file, &is_held);
                 noted.change_begins(file, &is_held);
-                noted.change_ends(file, Some((100, 1)));
+                noted.change_ends(file, Some((100, 1)), 0);
             }
             let unknown = of_one_shard(NOTES_MAX + 9);
             assert_eq!(noted.end_by_clients(unknown, 1), reached, "nobody can be told apart where all stay");
@@ -586,6 +660,7 @@ mod tests {
     fn bugs_are_caught() {
         is_caught(Mutant::UnnotedBehindDrop, a_note_costs_one_drop);
         is_caught(Mutant::DroppingIsSettled, a_note_is_not_settled_where_nobody_waits);
+        is_caught(Mutant::CutsForgotten, what_clients_reach_is_known_until_nobody_has_the_file);
         is_caught(Mutant::ChangesUnderWayIgnored, what_clients_reach_is_known_until_nobody_has_the_file);
         is_caught(Mutant::GenerationIgnored, what_clients_reach_is_of_one_generation);
         is_caught(Mutant::MappedPagesKept, pages_of_a_file_that_is_mapped_for_stores_are_dropped);

@@ -28,7 +28,7 @@ use crate::attributes::{inode, shown};
 use crate::caller::Caller;
 use crate::door::{Door, errno};
 use crate::overtaken::ReadAgain;
-use crate::page_cache::{DirectWrite, PAGE_BYTES, READ_HOLDS, WRITE_HOLDS, page_of};
+use crate::page_cache::{DirectWrite, PAGE_BYTES, READ_HOLDS, WRITE_HOLDS, WritingBack, page_of};
 use crate::settings::Mode;
 
 /// The kernel's largest file size.
@@ -138,10 +138,11 @@ impl Door {
             Err(reply) => self.write_now(write, held, data, reply),
             Ok((tail, parked)) => {
                 let (door, caller, data) = (Arc::clone(self), OnBehalf::current(), data.to_vec());
-                self.pages.push(move || {
+                let answer = move || {
                     door.kernel.drop_pages(inode(node), tail); // [DR4]
                     caller.run(|| parked.finish(|reply| door.write_now(write, held, &data, reply)));
-                });
+                };
+                self.kernel.dropping.run_or_later(answer, &self.pages); // [LT5] of `later.rs`
             }
         }
     }
@@ -162,9 +163,9 @@ impl Door {
 
     /// Changes the file. What may be older in the page cache then is not dropped yet.
     fn put(&self, write: &Write, data: &[u8], held: Option<DirectWrite>) -> Result<Wrote> {
-        let (bytes, moved) = self.fs.for_caller(write.thread, || self.put_bytes(write, data))?;
+        let (bytes, moved) = self.fs.for_caller(write.thread, || self.put_bytes(write, data, held.as_ref()))?;
         let stale = match held {
-            held if !moved.is_empty() => Some(Stale::Moved(held.into_iter().chain(moved).collect())),
+            held if moved.is_some() => Some(Stale::Moved(held.into_iter().chain(moved.into_iter().flatten()).collect())),
             Some(held) => held.must_drop().then_some(Stale::Noted(held)),
             None if write.way == Way::Through => {
                 let written = write.offset..write.offset + bytes as u64;
@@ -175,8 +176,8 @@ impl Door {
         Ok(Wrote { bytes, stale })
     }
 
-    /// How many bytes were written, and the registrations of where they went if that is another place.
-    fn put_bytes(&self, write: &Write, data: &[u8]) -> Result<(usize, Vec<DirectWrite>)> {
+    /// How many bytes were written, and registrations if they went to another place.
+    fn put_bytes(&self, write: &Write, data: &[u8], held: Option<&DirectWrite>) -> Result<(usize, Option<Vec<DirectWrite>>)> {
         let file = inode(write.node);
         if write.bound_by_reserve {
             self.leaves_reserve(file, write.offset, write.length)?;
@@ -196,12 +197,12 @@ impl Door {
         if write.appends {
             // Past the cache the kernel sends the pieces of a long append at once.
             let is_alone = write.way == Way::Through || write.length < u64::from(self.request_bytes_max);
-            if self.goes_to_the_end(file, write.offset, is_alone)? {
-                return self.append(file, write.offset, data, write.options);
+            if self.goes_to_the_end(file, write.offset, is_alone, held)? {
+                return self.append(file, write.bytes(), data, write.options);
             }
         }
         if write.way != Way::FromCache {
-            return self.fs.write(file, write.offset, data, write.options).map(|bytes| (bytes, Vec::new()));
+            return self.fs.write(file, write.offset, data, write.options).map(|bytes| (bytes, None));
         }
         let writing_back = self.page_cache.begin_writing_back(file, write.bytes()); // [PC3]
         for part in writing_back.parts() {
@@ -212,7 +213,7 @@ impl Door {
                 at += self.fs.write(file, at, rest, write.options)? as u64;
             }
         }
-        Ok((data.len(), Vec::new()))
+        Ok((data.len(), None))
     }
 
     fn wrote(self: &Arc<Self>, write: &Write, result: Result<Wrote>, reply: Reply<'_>) {
@@ -220,8 +221,10 @@ impl Door {
         let (written, stale) = match result {
             Ok(wrote) => (wrote.bytes as u32, wrote.stale),
             Err(error) => {
-                if write.way == Way::FromCache {
-                    self.lost(write, &error);
+                match (write.way, &self.beside) {
+                    (Way::FromCache, _) => self.lost(write, &error),
+                    (Way::Direct, Some(noted)) => noted.direct_write_failed(file, write.thread, bytes.end),
+                    _ => {}
                 }
                 return reply.error(self.failed("write", write.node, &error));
             }
@@ -241,10 +244,13 @@ impl Door {
             Stale::Moved(_) => {}
         };
         match reply.try_park() {
-            Ok(parked) => self.pages.push(move || {
-                drop_stale();
-                parked.finish(|reply| reply.written(written));
-            }),
+            Ok(parked) => {
+                let answer = move || {
+                    drop_stale();
+                    parked.finish(|reply| reply.written(written));
+                };
+                self.kernel.dropping.run_or_later(answer, &self.pages); // [LT5] of `later.rs`
+            }
             Err(reply) => {
                 // [LT3] of `later.rs`: acknowledged before the pages are dropped. A direct WRITE stays registered until then.
                 self.pages.push(drop_stale);
@@ -255,24 +261,30 @@ impl Door {
 
     /// Answers a WRITE that went behind what clients have written ([BS5]).
     fn wrote_elsewhere(self: &Arc<Self>, write: &Write, held: Vec<DirectWrite>, written: u32, reply: Reply<'_>) {
-        let (file, kernel, bytes) = (inode(write.node), self.kernel.clone(), write.bytes());
+        let (file, bytes, door) = (inode(write.node), write.bytes(), Arc::clone(self));
         let whole_pages = page_of(bytes.start.saturating_add(PAGE_BYTES - 1))..page_of(bytes.end);
-        let drop_all = {
-            let kernel = kernel.clone();
-            move || {
+        // It may wait for a page of the next WRITE, so nothing that answers one may be behind it ([LT5] of `later.rs`).
+        let drop_all = move || {
+            let kernel = door.kernel.clone();
+            let drop_all = move || {
                 kernel.drop_pages(file, 0..END_OF_FILES);
                 drop(held);
-            }
+            };
+            door.kernel.dropping.run_or_later(drop_all, &door.pages);
         };
         let parked = if write.way == Way::Through && !whole_pages.is_empty() { reply.try_park() } else { Err(reply) };
         match parked {
-            Ok(parked) => self.pages.push(move || {
-                kernel.drop_unlocked_pages(file, whole_pages);
-                parked.finish(|reply| reply.written(written));
-                drop_all();
-            }),
+            Ok(parked) => {
+                let kernel = self.kernel.clone();
+                let answer = move || {
+                    kernel.drop_unlocked_pages(file, whole_pages);
+                    parked.finish(|reply| reply.written(written));
+                    drop_all();
+                };
+                self.kernel.dropping.run_or_later(answer, &self.pages);
+            }
             Err(reply) => {
-                self.pages.push(drop_all);
+                drop_all();
                 reply.written(written);
             }
         }
@@ -349,24 +361,31 @@ impl Door {
     }
 
     /// Replies to a SETATTR that may have made a file grow from size `before` ([DR4]).
-    pub(crate) fn reply_resized(self: &Arc<Self>, before: Option<u64>, attributes: Attributes, reply: Reply<'_>) {
+    /// Meanwhile clients change nothing in the rest of that page, and the kernel has no pages of the file dropped ([OT6] of `overtaken.rs`).
+    pub(crate) fn reply_resized(self: &Arc<Self>, before: Option<(u64, WritingBack)>, attributes: Attributes, reply: Reply<'_>) {
         // With the write-back cache the kernel's end may be behind the daemon's; only the kernel knows where the bytes behind that end
         // begin.
-        let tail = before.filter(|_| !self.caches_writes()).and_then(|size| {
+        let file = attributes.inode;
+        let tail = before.filter(|_| !self.caches_writes()).and_then(|(size, changing)| {
             let end = attributes.size.min(size.next_multiple_of(PAGE_BYTES));
-            (end > size).then_some(size..end)
+            let filling = (end > size).then(|| self.kernel.overtaken.begin_filling(file, &|file| self.fs.is_held(file))).flatten()?;
+            let own = |part: &Range<u64>| part.start.max(size)..part.end.min(end);
+            Some((changing.parts().iter().map(own).filter(|part| !part.is_empty()).collect::<Vec<_>>(), changing, filling))
         });
         let told = |door: &Self, attributes: &Attributes, reply: Reply<'_>| {
             reply.attributes(&shown(attributes), door.valid_after_setattr(attributes));
         };
-        match self.park_for(tail, reply) {
+        let Some((parts, changing, filling)) = tail else { return told(self, &attributes, reply) };
+        match reply.try_park() {
             Err(reply) => told(self, &attributes, reply),
-            Ok((tail, parked)) => {
+            Ok(parked) => {
                 let door = Arc::clone(self);
-                self.pages.push(move || {
-                    door.kernel.put_zeros(attributes.inode, tail);
+                let answer = move || {
+                    parts.into_iter().for_each(|part| door.kernel.put_zeros(file, part));
+                    drop((changing, filling));
                     parked.finish(|reply| told(&door, &attributes, reply));
-                });
+                };
+                self.kernel.dropping.run_or_later(answer, &self.pages); // [LT5] of `later.rs`
             }
         }
     }

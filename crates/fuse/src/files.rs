@@ -13,6 +13,7 @@ use crate::attributes::{inode, set_time, shown, timestamp};
 use crate::door::Door;
 use crate::mutant::{self, Mutant};
 use crate::names::permissions;
+use crate::page_cache::{PAGE_BYTES, WritingBack};
 use crate::settings::Mode;
 
 /// File handles. The only state of an open file ([DO2]) is whether it may write through the write-back cache ([WR2] of `writers.rs`).
@@ -94,11 +95,33 @@ impl Door {
         };
         let kills = set.kill_set_id || uid.is_some() || gid.is_some() || size.is_some();
         let killed = if kills { self.fs.kill_capabilities(file) } else { Ok(()) };
-        let before = size.and_then(|_| self.fs.size(file).ok());
+        if let Some(size) = size.filter(|size| given.handle.is_some() && self.keeps_what_clients_appended(file, request.pid, *size)) {
+            tracing::debug!(inode = file.get(), size, "a direct write failed; what clients have appended since stays");
+            return self.getattr(request.node, None, reply);
+        }
+        let before = size.and_then(|_| self.end_before(file));
         match killed.and_then(|()| self.fs.set_attributes(file, &set)) {
             Ok(attributes) => self.reply_resized(before, attributes, reply),
             Err(error) => reply.error(self.failed("setattr", request.node, &error)),
         }
+    }
+
+    /// The size before a SETATTR, and a registration of the rest of its page, in which clients then change nothing.
+    fn end_before(&self, file: InodeNumber) -> Option<(u64, WritingBack)> {
+        loop {
+            let size = self.fs.size(file).ok()?;
+            let changing = self.page_cache.begin_writing_back(file, size..size.next_multiple_of(PAGE_BYTES));
+            if self.fs.size(file).ok()? == size {
+                return Some((size, changing));
+            }
+        }
+    }
+
+    /// Whether the kernel cuts a file to the end that it knows, behind a direct WRITE of this thread that has failed, though clients may have reached behind
+    /// that ([BS13] of `beside.rs`).
+    fn keeps_what_clients_appended(&self, file: InodeNumber, thread: u32, size: u64) -> bool {
+        let Some(noted) = self.beside.as_ref().filter(|noted| noted.take_failed(file, thread, size)) else { return false };
+        self.fs.size_and_generation(file).is_ok_and(|(_, generation)| size < noted.end_by_clients(file, generation))
     }
 
     pub(crate) fn readlink(&self, node: u64, reply: Reply<'_>) {

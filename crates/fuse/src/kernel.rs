@@ -22,7 +22,7 @@ pub(crate) struct Kernel {
     notifier: OnceLock<Notifier>,
     /// Pages that are dropped while WRITEs are under way.
     pub(crate) overtaken: Arc<Overtaken>,
-    dropping: Arc<AtOnce>,
+    pub(crate) dropping: Arc<AtOnce>,
 }
 
 impl Kernel {

@@ -8,6 +8,9 @@
 //!       kernel's queue. Some entries are reserved for the requests that it waits for ([UR6] of `wire/src/ring.rs`). If only those are
 //!       left, the request is not parked and continues without waiting.
 
+//! [LT5] What answers a WRITE through the page cache, or a SETATTR, runs at once, in a thread of its own ([`AtOnce`](crate::at_once::AtOnce)): a drop before
+//!       it in a queue might wait for the page of that very WRITE, or for one of a WRITE that the kernel sends behind the SETATTR.
+
 use std::io;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, PoisonError};

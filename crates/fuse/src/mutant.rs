@@ -14,6 +14,10 @@ pub(crate) enum Mutant {
     UnnotedBehindDrop,
     /// [BS5]: a change counts when it has ended.
     ChangesUnderWayIgnored,
+    /// [OT6]: pages are dropped while the kernel is told bytes for them.
+    DropsWhileFilled,
+    /// [BS5]: a client that cuts a file off counts as one that changes it.
+    CutsForgotten,
     /// [BS5]: what was changed is that of whatever file has the number.
     GenerationIgnored,
     /// [BS6]: pages that somebody else drops count as dropped.

@@ -15,6 +15,9 @@
 //!       want of memory) or by a drop that has not ended. Such a page has no older bytes. But then the READ came before the `write`, so the
 //!       kernel gave it a lower number than the WRITE. If all READs have lower numbers, the reply waits [`BEFORE_WAITS_MAX`] at most, which
 //!       is longer than a drop takes that waits for no WRITE. Otherwise it waits [`BEHIND_WAITS_MAX`] at most.
+//! [OT6] While the kernel is told bytes for a page during a SETATTR ([DR4] of `data_requests.rs`), no drop of the file is under way and none begins. A drop
+//!       holds the page locked until a WRITE of it is answered, which the kernel sends behind the SETATTR, and the bytes wait for the lock. Where a drop is
+//!       under way no bytes are told.
 //! [OT5] A mark goes when nobody has the file any more, as [NT1] of `notes.rs` says. If too many are left (over half a million files), every
 //!       file counts as marked ([NT2]), and every page of it as read again before the WRITE.
 //!
@@ -60,11 +63,13 @@ struct Marked {
     reads: Vec<Recorded>,
     /// Drops that have not ended.
     dropping: u32,
+    /// The kernel is told bytes for its pages ([OT6]).
+    is_filled: bool,
 }
 
 impl Note for Marked {
     fn is_under_way(&self) -> bool {
-        self.dropping > 0
+        self.dropping > 0 || self.is_filled
     }
 }
 
@@ -102,11 +107,23 @@ fn pages_of(bytes: &Range<u64>) -> Range<u64> {
 impl Overtaken {
     /// Pages of a file are about to be dropped ([OT1]). Returns which READs began before.
     pub(crate) fn drop_begins(&self, file: InodeNumber, is_held: &IsHeld<'_>) -> u64 {
-        let mut files = self.0.of(file).lock();
+        let shard = self.0.of(file);
+        let is_filled =
+            |files: &mut Files| files.marked.get_mut(file).is_some_and(|marked| marked.is_filled) && !mutant::on(Mutant::DropsWhileFilled);
+        let mut files = shard.changed.wait_while(shard.lock(), is_filled).unwrap_or_else(PoisonError::into_inner); // [OT6]
         if let Some(marked) = files.marked.note(file, is_held) {
             marked.dropping += 1;
         }
         files.last
+    }
+
+    /// The kernel is about to be told bytes for a page, if no drop is under way ([OT6]).
+    pub(crate) fn begin_filling(self: &Arc<Self>, file: InodeNumber, is_held: &IsHeld<'_>) -> Option<Filling> {
+        let mut files = self.0.of(file).lock();
+        let marked = files.marked.note(file, is_held).filter(|marked| marked.dropping == 0 && !marked.is_filled)?;
+        marked.is_filled = true;
+        drop(files);
+        Some(Filling { overtaken: Arc::clone(self), file })
     }
 
     /// They are dropped, where READs that began before had filled them. Whether others began meanwhile.
@@ -163,7 +180,9 @@ impl Overtaken {
         let number = files.last;
         let is_full = files.marked.is_full();
         let mut reads = match files.marked.get_mut(file) {
-            Some(marked) if marked.dropping > 0 && !mutant::on(Mutant::MarkTakenDuringDrop) => std::mem::take(&mut marked.reads),
+            Some(marked) if marked.is_filled || marked.dropping > 0 && !mutant::on(Mutant::MarkTakenDuringDrop) => {
+                std::mem::take(&mut marked.reads)
+            }
             Some(_) => files.marked.remove(file).unwrap_or_default().reads,
             None if is_full => vec![Recorded { number, unique: 0, pages: written.clone() }], // [OT5]; perhaps all are locked for it
             None => return None,
@@ -180,6 +199,23 @@ impl Overtaken {
         let waits_max = if reads.iter().any(is_behind) { BEHIND_WAITS_MAX } else { BEFORE_WAITS_MAX };
         files.waiting.push(Waiting { number, file, reads });
         Some(ReadAgain { overtaken: Arc::clone(self), number, file, parts, waits_max })
+    }
+}
+
+/// Ends a filling ([OT6]).
+#[derive(Debug)]
+pub(crate) struct Filling {
+    overtaken: Arc<Overtaken>,
+    file: InodeNumber,
+}
+
+impl Drop for Filling {
+    fn drop(&mut self) {
+        let shard = self.overtaken.0.of(self.file);
+        if let Some(marked) = shard.lock().marked.get_mut(self.file) {
+            marked.is_filled = false;
+        }
+        shard.changed.notify_all();
     }
 }
 
@@ -223,6 +259,38 @@ mod tests {
     fn dropped(overtaken: &Overtaken) {
         let begun = overtaken.drop_begins(FILE, &HELD);
         assert!(!overtaken.drop_ends(FILE, &(0..1 << 20), begun));
+    }
+
+    /// [OT6]
+    fn drops_wait_for_bytes_that_the_kernel_is_told() {
+        let overtaken = Arc::<Overtaken>::default();
+        let begun = overtaken.drop_begins(FILE, &HELD);
+        assert!(overtaken.begin_filling(FILE, &HELD).is_none(), "a drop is under way");
+        overtaken.drop_ends(FILE, &(0..1 << 20), begun);
+        let filling = overtaken.begin_filling(FILE, &HELD).expect("none is");
+        assert!(overtaken.written(FILE, &(0..4096), 1).is_none() && overtaken.begin_filling(FILE, &HELD).is_none(), "the mark stays");
+        let is_told = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(50));
+                is_told.store(true, std::sync::atomic::Ordering::SeqCst);
+                drop(filling);
+            });
+            dropped_other(&overtaken);
+            let begun = overtaken.drop_begins(FILE, &HELD);
+            assert!(is_told.load(std::sync::atomic::Ordering::SeqCst), "a drop began meanwhile");
+            overtaken.drop_ends(FILE, &(0..1 << 20), begun);
+        });
+    }
+
+    fn dropped_other(overtaken: &Overtaken) {
+        let begun = overtaken.drop_begins(OTHER, &HELD);
+        overtaken.drop_ends(OTHER, &(0..1 << 20), begun);
+    }
+
+    #[test]
+    fn drops_wait_for_bytes_and_their_bug() {
+        is_caught(Mutant::DropsWhileFilled, drops_wait_for_bytes_that_the_kernel_is_told);
     }
 
     #[test]

@@ -29,6 +29,8 @@ struct Change {
     bound: bool,
     /// Pages to drop before the change.
     tail: Option<Range<u64>>,
+    /// The bytes of the range become others.
+    replaces: bool,
 }
 
 impl Door {
@@ -40,7 +42,8 @@ impl Door {
         let grows = matches!(mode, AllocateMode::Allocate { keep_size: false } | AllocateMode::Zero { keep_size: false });
         let tail = if grows { self.tail_before_growth(file, offset.saturating_add(length)) } else { None };
         let allocate = move |door: &Self| door.fs.allocate(file, offset, length, mode);
-        let change = Change { file, offset, length, bound, tail };
+        let replaces = !matches!(mode, AllocateMode::Allocate { .. });
+        let change = Change { file, offset, length, bound, tail, replaces };
         self.change(change, allocate, reply, move |door, result, reply| door.reply_empty("fallocate", node, result, reply));
     }
 
@@ -60,7 +63,7 @@ impl Door {
         let bound = self.is_bound_by_reserve(request);
         let tail = if self.fs.size(file).is_ok_and(|size| offset > size) { self.tail_before_growth(file, offset) } else { None };
         let copy = move |door: &Self| door.fs.copy_range((from, from_offset), (file, offset), length, WriteOptions::default());
-        let change = Change { file, offset, length, bound, tail };
+        let change = Change { file, offset, length, bound, tail, replaces: true };
         self.change(change, copy, reply, move |door, result, reply| match result {
             Ok(copied) => reply.copied(copied),
             Err(error) => reply.error(door.failed("copy_file_range", node, &error)),
@@ -70,7 +73,7 @@ impl Door {
     /// Changes a range of a file: drops pages first, enforces the reserve, and retries when space is returned.
     fn change<T: Send + 'static>(
         self: &Arc<Self>,
-        Change { file, offset, length, bound, tail }: Change,
+        Change { file, offset, length, bound, tail, replaces }: Change,
         change: impl Fn(&Self) -> Result<T> + Copy + Send + 'static,
         reply: Reply<'_>,
         finish: impl FnOnce(&Arc<Self>, Result<T>, Reply<'_>) + Send + 'static,
@@ -81,8 +84,19 @@ impl Door {
             }
             change(door)
         };
+        let changed = offset..offset.saturating_add(length);
         self.after_drop(file, tail, reply, move |door, reply| {
-            door.or_with_returned_space(change(door), || change, reply, finish);
+            // [PC3]: what mappings have stored since the kernel wrote the range back does not come over it.
+            let held = replaces.then(|| door.page_cache.begin_direct(file, changed));
+            door.or_with_returned_space(
+                change(door),
+                || change,
+                reply,
+                move |door, result, reply| {
+                    finish(door, result, reply);
+                    drop(held);
+                },
+            );
         });
     }
 

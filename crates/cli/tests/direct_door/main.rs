@@ -244,6 +244,54 @@ fn regression_pieces_of_an_append_past_the_cache_changed_their_order() {
     ended(&place, mount, door);
 }
 
+/// Such a log is rotated by `truncate`: the kernel goes on where the end was.
+#[test]
+fn regression_appends_by_the_mount_left_a_hole_where_the_door_had_cut_the_file_off() {
+    let (place, mount, mut door) = opened("");
+    let mut file = OpenOptions::new().create(true).append(true).open(mount.path("log")).expect("opened");
+    for round in 0..20_u8 {
+        file.write_all(&[round; 5000]).expect("appended");
+        assert_eq!(fs::metadata(mount.path("log")).expect("there").len(), 5000);
+        let handle = door.open("log", libc::O_WRONLY | libc::O_TRUNC, 0).expect("opened");
+        door.close(handle).expect("closed");
+        file.write_all(b"first").expect("appended");
+        file.write_all(b", second").expect("appended");
+        assert_eq!(fs::read(mount.path("log")).expect("read"), b"first, second");
+        file.set_len(0).expect("cut");
+    }
+    drop(file);
+    ended(&place, mount, door);
+}
+
+/// The kernel keeps the last page of such a WRITE locked until it is answered, and fills the next one's meanwhile: drops of pages wait for those.
+#[test]
+fn regression_appends_by_the_mount_waited_for_drops_of_pages_that_waited_for_them() {
+    const RECORD: usize = 10_000;
+    let (place, mount, mut door) = opened("");
+    let mut file = OpenOptions::new().create(true).append(true).open(mount.path("log")).expect("opened");
+    let handle = door.open("log", libc::O_WRONLY | libc::O_APPEND, 0).expect("opened");
+    let by_door = std::thread::scope(|scope| {
+        let by_mount = scope.spawn(|| (0..2000).for_each(|_| assert_eq!(file.write(&[b'm'; RECORD]).expect("appended"), RECORD)));
+        let path = mount.path("log");
+        let reads = scope.spawn(move || {
+            while !by_mount.is_finished() {
+                fs::read(&path).expect("read");
+            }
+        });
+        let mut count = 0;
+        while !reads.is_finished() {
+            door.write(handle, 0, &[b'd'; 777]).expect("appended");
+            count += 1;
+        }
+        count
+    });
+    let log = fs::read(mount.path("log")).expect("read");
+    let of = |letter: u8| log.iter().filter(|byte| **byte == letter).count();
+    assert_eq!((of(b'm'), of(b'd'), log.len()), (2000 * RECORD, by_door * 777, 2000 * RECORD + by_door * 777));
+    drop(file);
+    ended(&place, mount, door);
+}
+
 /// A WRITE that is moved behind what a client has appended leaves the kernel's end behind by as much.
 #[test]
 fn regression_appends_behind_what_the_door_had_appended_overwrote_each_other() {
