@@ -22,7 +22,7 @@
 //! [CRD1] Credentials come from the kernel: the process of the socket's other end, and `/proc` of that very process. They are read again
 //!        every 100 ms while the client is active, and the connection ends when they have changed.
 //! [CRD2] Only processes see the door which see the mount: same user and mount namespace, same root directory, whom the mount lets in, and who
-//!        can reach it: they say which descriptor is its root directory, which `/proc` tells from others without asking the mount. It is read before and behind
+//!        can reach it: they say which descriptor is its root directory, which the kernel tells from others without asking the mount. It is asked before and behind
 //!        the list of mounts, so that the number of its mount is of no earlier or later one, and last the kernel is asked
 //!        whether this daemon's own mount still stands: until then nobody else had its device number.
 //! [CRD3] A mount that is idmapped or was made read-only by others than the daemon is left to the kernel.

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode, OFlags, open, openat, readlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, open, openat, readlinkat, statx};
 use rustix::net::UCred;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tandemfs_format::InodeNumber;
@@ -101,12 +101,14 @@ impl Peer {
         Ok(identity)
     }
 
-    /// The mount of a root directory that the process has open with this number. `/proc` knows without asking the mount, which may be this
-    /// daemon's.
+    /// The mount of a root directory that the process has open with this number. The kernel is asked for the place alone: it takes no lock of an open
+    /// file, as `fdinfo` does, and asks no FUSE server.
     pub(crate) fn mount_of_root(&self, number: u32) -> Option<u64> {
-        let text = self.read(&format!("fdinfo/{number}")).ok()?;
-        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse::<u64>().ok());
-        field("mnt_id").filter(|_| field("ino") == Some(InodeNumber::ROOT.get()))
+        let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+        let wanted = StatxFlags::MNT_ID | StatxFlags::INO | StatxFlags::TYPE;
+        let found = statx(&self.directory, format!("fd/{number}"), flags, wanted).ok()?;
+        let has = |flag: StatxFlags| found.stx_mask & flag.bits() == flag.bits();
+        (has(wanted) && found.stx_ino == InodeNumber::ROOT.get()).then_some(found.stx_mnt_id)
     }
 
     fn read(&self, name: &str) -> io::Result<String> {

@@ -233,6 +233,17 @@ impl Reception {
         let failed =
             |error: io::Error| refusal(Errno::from_io_error(&error).unwrap_or(Errno::IO), format!("the door cannot be opened: {error}"));
         let peer = Peer::of(socket.as_fd()).map_err(failed)?;
+        // An ordinary user's daemon cannot see the namespaces of other users' processes.
+        let identity = peer
+            .identity()
+            .map_err(|error| refusal(Errno::ACCESS, format!("the daemon cannot see who this process is ({error}); the mount serves it")))?;
+        if !peer.is_who_connected(&identity) {
+            let sentence = "this process has other rights than when it connected, or capabilities without being root; the mount serves it";
+            return Err(refusal(Errno::ACCESS, sentence)); // [CRD5]
+        }
+        if let Some(sentence) = identity.refusal(&self.daemon, self.entrants) {
+            return Err(refusal(Errno::ACCESS, sentence));
+        }
         // [CRD2], in this order: the number of a mount may become that of another.
         let before = peer.mount_of_root(hello.root);
         self.read_mounts().map_err(failed)?;
@@ -248,17 +259,6 @@ impl Reception {
                 Errno::ACCESS,
                 "a client of the direct door has to show the root directory of the mount, by a writable mount of all of it",
             ));
-        }
-        // An ordinary user's daemon cannot see the namespaces of other users' processes.
-        let identity = peer
-            .identity()
-            .map_err(|error| refusal(Errno::ACCESS, format!("the daemon cannot see who this process is ({error}); the mount serves it")))?;
-        if !peer.is_who_connected(&identity) {
-            let sentence = "this process has other rights than when it connected, or capabilities without being root; the mount serves it";
-            return Err(refusal(Errno::ACCESS, sentence)); // [CRD5]
-        }
-        if let Some(sentence) = identity.refusal(&self.daemon, self.entrants) {
-            return Err(refusal(Errno::ACCESS, sentence));
         }
         let sizes = self.sizes(hello, peer.pid)?;
         let arena = Arena::new(sizes, self.doorbell).map_err(|error| refusal(Errno::NOMEM, format!("no memory for an arena: {error}")))?;
