@@ -180,10 +180,10 @@ impl<Z: Zone> Stores<Z> {
         let _order = if mutant::on(Mutant::StoresUnordered) { None } else { Some(window.order.try_write_for(WINDOW_WAIT)?) };
         let inside = self.access.leases.enter(lease.token)?;
         let stored = lease.parts(offset, from.len(), |at, part| self.access.put(at, &from[part]));
-        self.access.persist(); // [STR2]
+        let durable = self.access.persist(); // [STR2]
         let counts = inside.leave() || mutant::on(Mutant::TakenStoresCount);
         window.is_used();
-        stored.filter(|()| counts) // [STR1]
+        stored.and(durable).filter(|()| counts) // [STR1]
     }
 
     /// Loads bytes of an open file that may be read, all of them, if they lie in a leased window ([STR4]).

@@ -21,6 +21,10 @@ pub(crate) trait Zone {
     fn flush(&self, at: u64, length: u64);
     /// Waits until what was flushed, or stored past the caches, is durable.
     fn fence(&self);
+    /// Whether all that was flushed could be.
+    fn is_flushed(&self) -> bool {
+        true
+    }
 }
 
 impl Zone for Mapping {
@@ -51,6 +55,11 @@ impl Zone for Mapping {
     #[inline]
     fn fence(&self) {
         self.fence();
+    }
+
+    #[inline]
+    fn is_flushed(&self) -> bool {
+        self.flushed().is_ok()
     }
 }
 
@@ -95,12 +104,14 @@ impl<Z: Zone> StoreAccess<Z> {
         }
     }
 
-    /// Waits until what was stored is durable, where the domain asks for that ([STR2]).
+    /// Waits until what was stored is durable, where the domain asks for that ([STR2]); none where it cannot be.
     #[inline]
-    pub(crate) fn persist(&self) {
+    pub(crate) fn persist(&self) -> Option<()> {
         if self.needs_flush && !mutant::on(Mutant::StoresUnfenced) {
             self.zone.fence();
+            return self.zone.is_flushed().then_some(());
         }
+        Some(())
     }
 }
 

@@ -131,13 +131,14 @@ impl Tail {
             let grows = reached > lent.end;
             if grows && mutant::on(Mutant::WordBeforeBytes) {
                 access.put_word(lent.tail.word_offset, lent.word(reached))?;
-                access.persist();
+                access.persist()?;
             }
             access.put(at, from)?;
-            access.persist(); // [APN1]: before the word
+            access.persist()?; // [APN1]: before the word
             if grows {
                 access.put_word(lent.tail.word_offset, lent.word(reached))?;
-                access.persist();
+                // From here on it is appended for all to see.
+                let _is_durable = access.persist();
             }
             Some(())
         };

@@ -382,6 +382,14 @@ impl Drive {
         Fenced(())
     }
 
+    /// Whether all lines could be written back, of those flushed so far.
+    ///
+    /// # Errors
+    /// [`DeviceError::Poisoned`].
+    pub fn flushed(&self) -> Result<(), DeviceError> {
+        self.device.byte_path().flushed().inspect_err(|error| self.counters.failed(false, error))
+    }
+
     /// Stores, flushes and fences.
     ///
     /// # Errors
@@ -389,7 +397,7 @@ impl Drive {
     pub fn persist(&self, structure: Structure, address: LineAddress, from: &[u8]) -> Result<Fenced, DeviceError> {
         let lines = self.store(structure, address, from)?;
         let fenced = self.fence(self.flush_lines(lines));
-        self.device.byte_path().flushed().inspect_err(|error| self.counters.failed(false, error))?;
+        self.flushed()?;
         Ok(fenced)
     }
 

@@ -366,7 +366,7 @@ impl FileSystem {
                 drop(drive.fence(drive.flush_lines(drive.mapped_lines(*page, *bytes))));
             }
         }
-        Ok(())
+        Ok(drive.flushed()?)
     }
 
     fn map_for<F: Deref<Target = Self>>(
