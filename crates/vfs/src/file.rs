@@ -417,12 +417,10 @@ impl Vfs {
         if from.is_empty() {
             return Ok((0, 0));
         }
-        // The kernel writes what fits below the largest size.
-        let room = (i64::MAX as u64).saturating_sub(offset.unwrap_or(0));
-        if room == 0 {
-            return Err(Errno::FBIG.into());
+        // As the kernel looks at a range before it asks the file system.
+        if (i64::MAX as u64).saturating_sub(offset.unwrap_or(0)) < from.len() as u64 {
+            return Err(Errno::INVAL.into());
         }
-        let from = from.slice(0..from.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
         bounded(from.len() as u64, QUICK_BYTES)?; // [KV7]
         let (done, end) = loop {
             let at = match offset {
