@@ -61,6 +61,8 @@ mod plain {
     #[inline]
     pub(crate) fn raise(mapping: &Mapping, at: usize) {
         mapping.word64(at).fetch_add(1, Ordering::SeqCst);
+        // Also before ordinary stores, which the addition alone does not keep behind it on every processor.
+        std::sync::atomic::fence(Ordering::Release);
     }
 
     #[inline]
