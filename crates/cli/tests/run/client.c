@@ -1646,12 +1646,14 @@ static void locks_met(void) {
 
 /* Threads open files while placeholders end. A child looks whether there are still some. */
 static volatile int is_over;
+static int opened;
 
 static void *opens_until_over(void *name) {
     for (;;) {
         int file = open(name, O_RDWR | O_CREAT, 0600);
         CHECK(file >= 0);
         if (is_over) return (void *)(long)file;
+        __atomic_add_fetch(&opened, 1, __ATOMIC_SEQ_CST);
         CHECK(close(file) == 0);
     }
 }
@@ -1674,7 +1676,7 @@ static void ends_met(void) {
     const char *names[] = {"a", "b", "c", "d"};
     pthread_t threads[4];
     for (int number = 0; number < 4; number++) CHECK(pthread_create(&threads[number], NULL, opens_until_over, (void *)names[number]) == 0);
-    usleep(20000);
+    while (__atomic_load_n(&opened, __ATOMIC_SEQ_CST) < 100) usleep(100);
     unsigned long context = 0;
     CHECK(syscall(SYS_io_setup, 1, &context) == 0);
     is_over = 1;
