@@ -4,7 +4,7 @@
 //! `arguments.rs` defines the command line for clap, `helpers.rs` the arguments of the helper names. Each command has one file. `daemon.rs`
 //! is the process behind a mount, `opener.rs` one that it starts.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod aligned;
 mod arguments;
@@ -26,6 +26,7 @@ mod helpers;
 mod home;
 mod huge_pages;
 mod info;
+mod inherited;
 mod known_code;
 mod label;
 mod logging;

@@ -3,7 +3,7 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -16,6 +16,7 @@ use tandemfs_fuse::mounts::{self, Mounted};
 
 use crate::arguments::RunArguments;
 use crate::failure::{self, Failure};
+use crate::inherited;
 use crate::known_code;
 use crate::run_report::Report;
 use crate::umount;
@@ -33,6 +34,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8, Failure> {
     let mount = mount(arguments)?;
     let mut command = Command::new(&arguments.command[0]);
     command.args(&arguments.command[1..]);
+    inherited::keep_broken_pipes(&mut command);
     let entered = match enter(&mount.mountpoint) {
         Ok(entered) => Some(entered),
         Err(why) => {
@@ -43,6 +45,9 @@ pub fn run(arguments: &RunArguments) -> Result<u8, Failure> {
     if let Some((library, door)) = &entered {
         command.env(PRELOAD, preloaded(library));
         command.env("TANDEMFS_RUN_MOUNT", &mount.mountpoint);
+        if let Some(filters) = inherited::filters() {
+            command.env("TANDEMFS_RUN_FILTERS", filters.to_string());
+        }
         command.env("TANDEMFS_RUN_SOCKET", &door.socket).env("TANDEMFS_RUN_USER", door.user.to_string());
         match arguments.stores {
             true => command.env(STORES, "1"),
@@ -105,14 +110,15 @@ fn library() -> Result<PathBuf, String> {
     }
 }
 
-/// The library before those that the user preloads.
+/// The library behind those that the user preloads: these stand in front of the program, as without it, and what they call next is the library. One of
+/// an outer `tandemfs run` is replaced.
 fn preloaded(library: &Path) -> OsString {
-    let mut list = library.as_os_str().to_owned();
-    if let Some(others) = env::var_os(PRELOAD).filter(|others| !others.is_empty()) {
-        list.push(OsStr::new(":"));
-        list.push(others);
-    }
-    list
+    let list = env::var_os(PRELOAD).unwrap_or_default();
+    let is_separator = |byte: &u8| matches!(byte, b':' | b' ');
+    let is_other = |path: &&[u8]| !path.is_empty() && Path::new(OsStr::from_bytes(path)).file_name() != Some(OsStr::new(LIBRARY));
+    let others = list.as_bytes().split(is_separator).filter(is_other);
+    let all: Vec<&[u8]> = others.chain([library.as_os_str().as_bytes()]).collect();
+    OsString::from_vec(all.join(&b':'))
 }
 
 fn not_run(arguments: &RunArguments, error: &io::Error) -> Failure {
@@ -123,8 +129,9 @@ fn not_run(arguments: &RunArguments, error: &io::Error) -> Failure {
 /// Runs the program, waits for it and prints the report.
 fn reported(arguments: &RunArguments, mut command: Command) -> Result<u8, Failure> {
     let report = Report::new().map_err(|error| Failure::at("the report", error))?;
-    // What a terminal sends goes to the program as well, and what others send is passed on.
-    let mut signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP]).map_err(|error| Failure::at("signals", error))?;
+    // What a terminal sends goes to the program as well, and what others send is passed on. What is ignored stays so, here and there.
+    let handled = [SIGINT, SIGQUIT, SIGTERM, SIGHUP].into_iter().filter(|signal| !inherited::is_ignored(*signal));
+    let mut signals = Signals::new(handled).map_err(|error| Failure::at("signals", error))?;
     let mut child = command.env("TANDEMFS_RUN_REPORT", report.path()).spawn().map_err(|error| not_run(arguments, &error))?;
     let id = Pid::from_child(&child);
     std::thread::spawn(move || {

@@ -520,6 +520,126 @@ fn regression_a_process_that_limits_its_system_calls_was_killed() {
     scene.end();
 }
 
+/// An open that was under way when a file was locked, or when placeholders ended, left one behind.
+#[test]
+fn regression_opens_under_way_left_placeholders() {
+    let scene = Scene::new();
+    for part in ["locks_met", "ends_met"] {
+        let report = same_with_placeholders(&scene, part, 0);
+        assert!(by_door(&report, "open") > 0, "{part}: {report:?}");
+    }
+    scene.end();
+}
+
+/// A number of one thread was the file of another one's; a process that shares memory and descriptors found a file that can do nothing.
+#[test]
+fn regression_descriptors_that_are_shared_in_part_were_mixed_up() {
+    let scene = Scene::new();
+    for part in ["unshared", "cloned"] {
+        let report = same_with_placeholders(&scene, part, 0);
+        assert!(by_door(&report, "open") > 0, "{part}: {report:?}");
+    }
+    scene.end();
+}
+
+/// Functions found in libc by its name (ctypes, JNA) met placeholders.
+#[test]
+fn regression_functions_found_in_libc_itself_met_placeholders() {
+    let scene = Scene::new();
+    let report = same_with_placeholders(&scene, "by_handle", 0);
+    assert!(by_door(&report, "open") > 0, "before: {report:?}");
+    let script = "import ctypes, os\nlibc = ctypes.CDLL('libc.so.6', use_errno=True)\nf = os.open('f', os.O_CREAT | os.O_RDWR)\nprint(libc.write(f, b'abc', 3), os.pread(f, 9, 0))";
+    let output = run(scene.under(&[]).args(["python3", "-c", script]).current_dir(scene.directory("python")));
+    assert_eq!(said(&output, "python3"), "3 b'abc'\n");
+    scene.end();
+}
+
+/// A library that is compiled from a source of these tests.
+fn library(scene: &Scene, source: &str) -> String {
+    let library = scene.place.path(&format!("{source}.so"));
+    let source = format!("{}/tests/run/{source}.c", env!("CARGO_MANIFEST_DIR"));
+    said(&run(Command::new("cc").args(["-O1", "-shared", "-fPIC", "-pthread", "-o", &library, &source])), "cc");
+    library
+}
+
+/// Both waited for ever: the thread for the loader, which was looked for the function behind the library's, and the constructor for the thread.
+#[test]
+fn regression_a_constructor_that_waits_for_a_thread_waited_for_ever() {
+    let scene = Scene::new();
+    let library = library(&scene, "waits");
+    let mut command = scene.under(&["--report"]);
+    let output = run(command.env("WAITS", &library).args([&scene.client, "constructs", &scene.directory("d")]));
+    assert_eq!(said(&output, "constructs"), "waited() = 0, 0\ndone\n");
+    scene.end();
+}
+
+/// [PRL18] Those that the process itself removes or replaces become real before.
+#[test]
+fn regression_a_directory_that_was_replaced_or_removed_otherwise_was_lost() {
+    let scene = Scene::new();
+    let report = same_with_placeholders(&scene, "replaced", 0);
+    assert!(report.contains_key(&("real".to_owned(), "mount: .. of a removed directory".to_owned())), "{report:?}");
+    scene.end();
+}
+
+/// The parent went by the mount from then on.
+#[test]
+fn regression_a_child_of_vfork_that_is_limited_ended_the_door_of_its_parent() {
+    let scene = Scene::new();
+    let report = same_with_placeholders(&scene, "vfork_sandbox", 0);
+    assert!(by_door(&report, "open") >= 30, "{report:?}");
+    scene.end();
+}
+
+/// The library's own calls ended it.
+#[test]
+fn regression_a_program_that_was_started_with_a_limit_was_killed() {
+    let scene = Scene::new();
+    same_with_placeholders(&scene, "executes_limited", 0);
+    scene.end();
+}
+
+/// A signal that is ignored stays ignored, also SIGPIPE, which Rust ignores by itself.
+#[test]
+fn regression_ignored_signals_were_not() {
+    let scene = Scene::new();
+    for report in ["", "--report"] {
+        let ignored = |trap: &str| {
+            let script = format!("{trap} exec \"$0\" \"$@\" {report} -- grep SigIgn /proc/self/status");
+            let words = [env!("CARGO_BIN_EXE_tandemfs"), "run", "--mount", &scene.place.mountpoint()];
+            let output = run(Command::new("sh").args(["-c", &script]).args(words).env("TANDEMFS_PRELOAD", preload_library()));
+            let said = said(&output, trap);
+            let mask = said.split_whitespace().last().and_then(|mask| u64::from_str_radix(mask, 16).ok()).expect("a mask");
+            [libc::SIGPIPE, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT].map(|signal| mask >> (signal - 1) & 1 == 1)
+        };
+        assert_eq!(ignored(""), [false; 4], "{report}");
+        assert_eq!(ignored("trap '' PIPE;"), [true, false, false, false], "{report}");
+        assert_eq!(ignored("trap '' HUP INT QUIT;"), [false, true, true, true], "{report}");
+    }
+    scene.end();
+}
+
+/// A library that the user preloads was called by nobody where this one serves a call.
+#[test]
+fn regression_libraries_of_the_user_stood_behind() {
+    let scene = Scene::new();
+    let library = library(&scene, "counts");
+    let directory = scene.directory("d");
+    let mkdir = |nested: bool| {
+        let mut command = scene.under(&["--report"]);
+        command.env("LD_PRELOAD", &library).current_dir(&directory);
+        if nested {
+            command.args([env!("CARGO_BIN_EXE_tandemfs"), "run", "--mount", &scene.place.mountpoint(), "--"]);
+        }
+        command.args(["python3", "-c", &format!("import os; os.mkdir('{nested}'); print(os.environ['LD_PRELOAD'].count('preload'))")]);
+        let output = run(&mut command);
+        assert_eq!(said(&output, "mkdir"), "mkdir of a user\n1\n");
+        assert_eq!(by_door(&report(&output), "mkdir"), 1, "{:?}", report(&output));
+    };
+    [false, true].into_iter().for_each(mkdir);
+    scene.end();
+}
+
 #[test]
 fn programs_that_are_executed_are_not_written() {
     let scene = Scene::new();
@@ -642,6 +762,11 @@ fn the_first_calls_go_by_the_mount() {
     scene.end();
 }
 
+/// The library of `tandemfs run`, beside the tests.
+fn preload_library() -> std::path::PathBuf {
+    std::env::current_exe().expect("this").parent().expect("a directory").join("libtandemfs_preload.so")
+}
+
 /// Names of the dynamic symbols that a library defines.
 fn exports(elf: &[u8]) -> Vec<String> {
     let number = |at: usize, bytes: usize| elf[at..at + bytes].iter().rev().fold(0_usize, |value, byte| value << 8 | usize::from(*byte));
@@ -657,11 +782,10 @@ fn exports(elf: &[u8]) -> Vec<String> {
 
 #[test]
 fn only_functions_of_libc_are_exported() {
-    let library = std::env::current_exe().expect("this").parent().expect("a directory").join("libtandemfs_preload.so");
-    let names = exports(&fs::read(library).expect("built"));
+    let names = exports(&fs::read(preload_library()).expect("built"));
     assert!(names.len() > 60, "{names:?}");
-    // Of libaio, liburing, and libc since 2.39.
-    let others = |name: &String| name.starts_with("io_") || name.starts_with("pidfd_spawn");
+    // Of libaio, liburing, and later ones of libc.
+    let others = |name: &String| name.starts_with("io_") || name.starts_with("pidfd_spawn") || name == "openat2";
     for name in names.into_iter().filter(|name| !others(name)) {
         let text = std::ffi::CString::new(name.clone()).expect("no NUL");
         // SAFETY: names that end with NUL.

@@ -403,6 +403,26 @@ fn regression_a_file_that_a_child_has_mapped_could_not_be_mapped() {
     scene.end();
 }
 
+/// A descriptor by which such a mapping became the mount's when a child was made, and which was closed then, ended the lock.
+#[test]
+fn regression_a_mapping_that_became_the_mounts_ended_a_lock() {
+    let scene = Scene::new(STORES);
+    assert_eq!(held_against_mount(&scene, "maps_locked", &["--stores"], "", || ()), Ok(()));
+    let caught = held_against_mount(&scene, "maps_locked", &["--stores"], "MappedWhenLocked", || ());
+    println!("MappedWhenLocked: {caught:?}");
+    assert!(caught.is_err(), "MappedWhenLocked escaped");
+    scene.end();
+}
+
+/// `errno` was that of before the call, and munmap returned a number of the kernel's, having unmapped a part.
+#[test]
+fn regression_calls_on_mapped_addresses_that_fail_did_not_say_why() {
+    let scene = Scene::new(STORES);
+    let look = || assert_eq!(scene.count(&["mappings_for_stores"]), 1);
+    assert_eq!(held_against_mount(&scene, "maps_refused", &["--stores"], "", look), Ok(()));
+    scene.end();
+}
+
 /// Nobody waits for ever, and every child has the mappings that are inherited.
 #[test]
 fn threads_map_beside_forks() {

@@ -14,7 +14,7 @@ use tandemfs_protocol::{
 };
 use tandemfs_ring::{Answer, Attributes, Buffer, Client, NAME_BYTES_MAX, PAGE_BYTES, Range, Request, SLOTS_MAX, Seen, Slot};
 
-use crate::area::{Piece, Waiting};
+use crate::area::{Piece, Waiting, Wanted};
 use crate::bytes::KnownBytes;
 use crate::connect::{Greeted, received_descriptor, received_zone};
 use crate::known::{Known, KnownAnswers, Question, Told};
@@ -45,6 +45,7 @@ fn thread_number() -> usize {
 struct Locker {
     slot: Option<Slot>,
     request: Request,
+    /// Taken at the start ([CN3] of `lib.rs`); none where it would have no bytes.
     kept: Option<Buffer>,
 }
 
@@ -82,8 +83,14 @@ impl Connection {
         let slots = welcome.slots.clamp(1, SLOTS_MAX);
         let transfer_bytes = welcome.transfer_bytes_max.clamp(1, TRANSFER_BYTES_MAX);
         let kept = (welcome.data_bytes / (2 * u64::from(slots))).min(KEPT_BYTES_MAX) as u32;
-        let can_look_up = welcome.operations & Number::Lend.bit() != 0 && kept >= LOOKED_UP_BYTES;
-        let can_be_lent = welcome.operations & Number::LendStores.bit() != 0 && kept >= LOOKED_UP_BYTES;
+        // From a page on it lies at a page.
+        let unit = if u64::from(kept) < PAGE_BYTES { ALIGNMENT } else { PAGE_BYTES as u32 };
+        let kept_bytes = kept / unit * unit;
+        let can_look_up = welcome.operations & Number::Lend.bit() != 0 && kept_bytes >= LOOKED_UP_BYTES;
+        let can_be_lent = welcome.operations & Number::LendStores.bit() != 0 && kept_bytes >= LOOKED_UP_BYTES;
+        // All at once, at the end of the memory: one that is taken later might come to lie in the middle, and divide the rest for good.
+        let kept = || if kept_bytes > 0 && !mutant::on(Mutant::KeptTakenLate) { ring.kept_buffer(kept_bytes) } else { None };
+        let lockers = (0..slots).map(|_| Mutex::new(Locker { kept: kept(), ..Locker::default() })).collect();
         Self {
             ring,
             lent: zone.as_ref().filter(|_| options.loads && can_look_up).and_then(|zone| zone.map().ok()).map(Lent::new),
@@ -92,8 +99,8 @@ impl Connection {
             operations: welcome.operations,
             transfer_bytes,
             write_bytes: u64::from(transfer_bytes).min((welcome.data_bytes / 2).max(1)) as u32,
-            kept_bytes: kept / ALIGNMENT * ALIGNMENT,
-            lockers: (0..slots).map(|_| Mutex::default()).collect(),
+            kept_bytes,
+            lockers,
             waiting: Waiting::default(),
             memory_wait: options.memory_wait,
             umask: AtomicU16::new(umask & 0o777),
@@ -154,7 +161,7 @@ impl Connection {
         let Some(stores) = stores.as_ref().filter(|stores| stores.is_wanted(handle, offset, length)) else { return };
         let ask = || -> Result<_> {
             let mut call = self.begin()?;
-            let into = call.room(LOOKED_UP_BYTES as usize)?;
+            let into = call.room_at_once(LOOKED_UP_BYTES).ok_or(Errno::NOMEM)?;
             let answer = call.send(&Operation::LendStores { handle, offset: offset.cast_signed(), into: into.range })?;
             let bytes = call.returned(&answer, into)?;
             if bytes.is_empty() {
@@ -218,7 +225,7 @@ impl Connection {
         let Some(stores) = stores.as_ref().filter(|stores| tail.is_wanted(&stores.access().leases, length)) else { return };
         let ask = || -> Result<_> {
             let mut call = self.begin()?;
-            let into = call.room(LENT_TAIL_BYTES)?;
+            let into = call.room_at_once(LENT_TAIL_BYTES as u32).ok_or(Errno::NOMEM)?;
             let answer = call.send(&Operation::LendTail { handle, into: into.range })?;
             let bytes = call.returned(&answer, into)?;
             if bytes.is_empty() {
@@ -235,7 +242,8 @@ impl Connection {
 
     /// Memory for data that stays between calls.
     pub(crate) fn memory(&self, bytes: u32) -> Result<Buffer> {
-        self.waiting.take(&self.ring, bytes, false, self.memory_wait)
+        let wanted = Wanted { bytes, may_split: false, has_some: true };
+        self.waiting.take(&self.ring, wanted, self.memory_wait)
     }
 
     /// Memory of [`Connection::memory`] was given back.
@@ -277,7 +285,7 @@ impl Connection {
         let Some(lent) = self.lent.as_ref().filter(|lent| lent.is_wanted(&self.ring, handle, offset)) else { return };
         let look_up = || -> Result<_> {
             let mut call = self.begin()?;
-            let into = call.room(LOOKED_UP_BYTES as usize)?;
+            let into = call.room_at_once(LOOKED_UP_BYTES).ok_or(Errno::NOMEM)?;
             let (answer, seen) = call.send_and_see(&Operation::Lend { handle, offset: offset.cast_signed(), into: into.range });
             let bytes = call.returned(&answer?, into)?;
             let window = offset / LENT_WINDOW_BYTES * LENT_WINDOW_BYTES;
@@ -397,7 +405,8 @@ impl Call<'_> {
             return None;
         }
         self.kept(bytes).or_else(|| {
-            let buffer = self.connection.ring.buffer(bytes)?;
+            let connection = self.connection;
+            let buffer = connection.waiting.take_at_once(&connection.ring, bytes)?;
             Some(self.added(buffer))
         })
     }
@@ -409,7 +418,8 @@ impl Call<'_> {
         if let Some(piece) = self.kept(bytes) {
             return Ok(piece);
         }
-        let buffer = self.connection.waiting.take(&self.connection.ring, bytes, may_split, self.connection.memory_wait)?;
+        let wanted = Wanted { bytes, may_split, has_some: !self.buffers.is_empty() };
+        let buffer = self.connection.waiting.take(&self.connection.ring, wanted, self.connection.memory_wait)?;
         Ok(self.added(buffer))
     }
 
@@ -417,7 +427,7 @@ impl Call<'_> {
     fn kept(&mut self, bytes: u32) -> Option<Piece> {
         if bytes <= self.connection.kept_bytes - self.used {
             let locker = &mut *self.locker;
-            if locker.kept.is_none() {
+            if locker.kept.is_none() && mutant::on(Mutant::KeptTakenLate) {
                 locker.kept = self.connection.ring.kept_buffer(self.connection.kept_bytes);
             }
             if let Some(kept) = &locker.kept {

@@ -54,6 +54,12 @@ pub struct File {
     whole: Option<WholeFile>,
 }
 
+/// As the kernel: a range ends where offsets do, whatever of it a call would transfer.
+fn is_range(offset: u64, bytes: usize) -> Result<()> {
+    let is_one = offset.checked_add(bytes as u64).is_some_and(|end| i64::try_from(end).is_ok());
+    if is_one { Ok(()) } else { Err(Errno::INVAL.into()) }
+}
+
 fn offset_of(offset: u64) -> Result<i64> {
     offset.try_into().map_err(|_| Errno::INVAL.into())
 }
@@ -126,9 +132,7 @@ impl File {
     /// # Errors
     /// As [`File::read_at`]; [`Error::Crossed`] under those conditions.
     pub fn read_at_unless(&self, into: &mut [u8], offset: u64, unless: Unless) -> Result<usize> {
-        if offset.checked_add(into.len() as u64).is_none_or(|end| i64::try_from(end).is_err()) {
-            return Err(Errno::INVAL.into());
-        }
+        is_range(offset, into.len())?;
         let length = into.len().min(CALL_BYTES_MAX);
         let into = &mut into[..length];
         if let Some(known) = self.whole.as_ref().and_then(|whole| whole.read(self.connection.ring(), offset, into)) {
@@ -240,7 +244,7 @@ impl File {
     /// # Errors
     /// As [`File::write_at`]; [`Error::Crossed`] under those conditions.
     pub fn write_at_unless(&self, from: &[u8], offset: u64, unless: Unless) -> Result<usize> {
-        offset_of(offset)?;
+        is_range(offset, from.len())?;
         self.write(from, ReadWriteFlags::empty(), unless, |done| offset.checked_add(done as u64)).map(|(done, _)| done)
     }
 
@@ -274,7 +278,7 @@ impl File {
     /// # Errors
     /// As pwritev2(2); `EOPNOTSUPP` for other flags than those of writes that go through a cache.
     pub fn write_at_with(&self, from: &[u8], offset: u64, flags: ReadWriteFlags) -> Result<usize> {
-        offset_of(offset)?;
+        is_range(offset, from.len())?;
         self.write(from, flags, Unless::default(), |done| offset.checked_add(done as u64)).map(|(done, _)| done)
     }
 
@@ -287,7 +291,7 @@ impl File {
         let flags = flags.bits().cast_signed();
         let mut end = 0;
         let done = in_pieces(from.len(), |done| {
-            let offset = offset_of(offset_at(done).ok_or(Errno::FBIG)?)?;
+            let offset = offset_of(offset_at(done).ok_or(Errno::INVAL)?)?;
             let part = (from.len() - done).min(self.connection.write_bytes as usize);
             let place = if appends { Where::End } else { Where::At(offset.cast_unsigned()) };
             if may_grow && let Some(reached) = self.connection.store_by(&self.tail, place, &from[done..done + part])? {

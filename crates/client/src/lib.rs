@@ -54,8 +54,10 @@
 //! [CN2] Nothing waits without an end while the daemon is alive and answers: shared memory is waited for at most [`Options::memory_wait`].
 //!       A daemon that ends wakes every call (`ENOTCONN`).
 //! [CN3] A write of up to [`Mount::transfer_bytes_max`] bytes, or half of the connection's memory if that is less, is one request however little memory is free:
-//!       it waits for it ([CN2]). At most half of the memory is the slots', at its end, so that there is room for it when nobody else has any. Reads are
+//!       it waits for it ([CN2]). At most half of the memory is the slots', from the start and at its end, so that there is room for it when nobody else has any. Reads are
 //!       content with what there is, and nothing waits for memory of an answer that is only of use.
+//! [CN4] Who waits for memory is served in order: later calls wait behind, also where there is enough for them, so that short ones do not keep a long one from it
+//!       for ever. A call that has some already, and who asks for a [`Buffer`], wait for nobody before them, who may be waiting for what they have.
 //!
 //! *Architecture invariant:* no descriptor but those of the connection; nothing of the file system but the protocol, nothing of the device but maps for
 //! loads and for stores.

@@ -21,11 +21,11 @@ use crate::{ConnectError, Result};
 pub struct Options {
     /// Threads that may have a request in flight at once, 1 to 64; further ones wait for each other. The daemon may give fewer.
     pub slots: u32,
-    /// Bytes of shared memory for data, in whole pages. The daemon may give less.
+    /// Bytes of shared memory for data, in whole pages. The daemon may give less. Up to half of it, 20 KiB a slot at most, is for texts and small data of calls.
     pub data_bytes: u64,
     /// How long a call waits for shared memory that other calls have, before it fails with `ENOMEM`.
     pub memory_wait: Duration,
-    /// Permissions that new files do not get; `None` for those of the process at the time of the connection.
+    /// Permissions that new files do not get; `None` for those of the process at the time of the connection (077 if `/proc` cannot be read).
     pub umask: Option<u16>,
     /// Least number of the descriptors that the connection keeps, where the process may have such numbers; 0 for any.
     pub descriptors_from: u32,
@@ -71,11 +71,11 @@ impl Default for Options {
 #[derive(Debug, Clone)]
 pub struct Mount(Arc<Connection>);
 
-/// The umask of this process; that of most users if `/proc` does not say it.
+/// The umask of this process; if `/proc` does not say it, one by which new files are their owner's alone.
 fn umask_of_process() -> u16 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-    line.and_then(|octal| u16::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0o022)
+    line.and_then(|octal| u16::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0o077)
 }
 
 /// Where the direct door of a mount is, for who connects by [`Mount::over`].

@@ -64,6 +64,10 @@ pub enum Mutant {
     LongAppendsCount,
     /// [CN3]: a write is divided where memory is scarce.
     WritesTorn,
+    /// [CN3]: what slots keep is taken when it is first needed.
+    KeptTakenLate,
+    /// [CN4]: who comes later may have memory first.
+    NewcomersFirst,
     /// [CMP1]: the daemon is not told that a mapping is gone.
     UnmapNotTold,
     /// [CMP4]: lines that need it are not flushed.

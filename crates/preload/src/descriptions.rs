@@ -6,13 +6,13 @@
 
 use std::ffi::{CStr, CString, c_int};
 use std::os::fd::{IntoRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tandemfs_client::{Crossed, Errno, Error, File, Result, Unless, Why};
 
 use crate::code;
-use crate::door::Door;
+use crate::door::{self, Door};
 use crate::inside::Within;
 use crate::mutant::{Mutant, on};
 use crate::outside;
@@ -46,6 +46,8 @@ pub(crate) struct Opening {
     pub(crate) is_directory: bool,
     /// Few reads go by the door, and none of what the kernel has pages of.
     pub(crate) is_read_seldom: bool,
+    /// The call has made the file.
+    pub(crate) is_made: bool,
 }
 
 /// An open file of a program.
@@ -231,7 +233,7 @@ pub(crate) fn may_open() -> std::result::Result<code::Moment, Way> {
     let moment = code::look();
     if moment == Err(Way::OwnCalls) {
         HAS_OWN_CALLS.store(true, Relaxed);
-        IS_OVER.store(true, Relaxed);
+        are_no_more();
         all_real_alone(Way::OwnCalls);
     }
     moment
@@ -249,7 +251,7 @@ pub(crate) fn before_loading() {
 
 /// In a child of a process that had threads: one that is not there may have the loader's lock, by which code is looked through.
 pub(crate) fn no_more() {
-    IS_OVER.store(true, Relaxed);
+    IS_OVER.store(true, SeqCst);
 }
 
 fn score(change: i32) {
@@ -269,50 +271,61 @@ pub(crate) fn leave_to_mount(inode: u64) {
         return;
     }
     if files.len() >= FILES_OF_MOUNT_MAX {
-        IS_OVER.store(true, Relaxed);
+        IS_OVER.store(true, SeqCst);
         return;
     }
     files.push(inode);
 }
 
-/// A number has its file from now on, as a placeholder if there may be one still; inside.
+/// A number has its file from now on, as a placeholder if there may be one still; inside. The mount opens a file of which the kernel has got more than bytes
+/// since it was looked, and all files once there are no placeholders any more: who says so does it before he looks for placeholders, under the lock that is held here. A file
+/// that the call has made stays: the mount would find that it exists.
 pub(crate) fn add(
     number: Reserved,
     (file, door): (File, Arc<Door>),
     opening: Opening,
     (descriptor, path): (c_int, &CStr),
     moment: code::Moment,
-) -> c_int {
+) -> std::result::Result<c_int, Way> {
     let (file, position) = (Arc::new(file), Mutex::new(Some(0)));
-    let Opening { inode, flags, is_directory, is_read_seldom } = opening;
+    let Opening { inode, flags, is_directory, is_read_seldom, is_made } = opening;
     let reads_left = is_read_seldom.then(|| AtomicU32::new(READS_MAX));
     let place = (descriptor, path.to_owned());
     let description = Arc::new(Description { file, inode, flags, is_directory, reads_left, position, place, _door: door });
-    let taken = enter(number, description);
-    if !code::is_as_at(moment) {
-        counted(become_real(taken), Way::Loads); // who loads has not met it
+    if on(Mutant::OpensNotMet) {
+        (0..20).for_each(|_| sys::pause()); // who locks the file, or ends placeholders, meets nobody
     }
-    taken
+    let files = locked(&FILES_OF_MOUNT);
+    if (files.contains(&inode) || IS_OVER.load(SeqCst)) && !is_made && !on(Mutant::OpensNotMet) {
+        return Err(Way::KernelNeeded); // [PRL14]
+    }
+    let (taken, before) = enter(number, description);
+    drop(files);
+    drop(before);
+    fence(SeqCst);
+    // Who loads code, or ends placeholders, has not met it.
+    if (IS_OVER.load(SeqCst) || !code::is_as_at(moment)) && !on(Mutant::OpensNotMet) {
+        counted(become_real(taken), Way::Loads);
+    }
+    Ok(taken)
 }
 
-/// A number has this description from now on.
-fn enter(number: Reserved, description: Arc<Description>) -> c_int {
+/// A number has this description from now on; also what it had, which was closed past this library.
+fn enter(number: Reserved, description: Arc<Description>) -> (c_int, Option<Arc<Description>>) {
     let mut table = locked(&TABLE);
     if table.is_empty() {
         table.resize(NUMBERS, None);
     }
     DIRECTORIES[number.0 as usize].store(description.is_directory, Relaxed);
-    // What was there was closed past this library.
     let before = table[number.0 as usize].replace(description);
     if before.is_none() {
         COUNT.fetch_add(1, Relaxed);
     }
     TAKEN[number.0 as usize].store(true, Relaxed);
     drop(table);
-    drop(before);
     let taken = number.0;
     std::mem::forget(number);
-    taken
+    (taken, before)
 }
 
 /// Another number, as dup(2) and F_DUPFD give it by their call of the kernel: it shares the description. None if the mount
@@ -333,8 +346,9 @@ pub(crate) fn share(number: c_int, duplicate: impl FnOnce() -> isize) -> Option<
         return None;
     }
     // Its offset is held, so the description is not becoming real meanwhile.
-    let copy = enter(copy, Arc::clone(&description));
+    let (copy, before) = enter(copy, Arc::clone(&description));
     drop(position);
+    drop(before);
     count(Call::Duplicate, Way::Door);
     Some(Ok(copy))
 }
@@ -598,6 +612,13 @@ fn place(number: c_int, description: &Arc<Description>, real: c_int) -> std::res
     Ok(true)
 }
 
+/// Does something to flags of descriptors, among them those of placeholders, while none becomes real: it would get those of before. `work` returns no errno.
+pub(crate) fn keeping_flags<T>(work: impl FnOnce() -> T) -> T {
+    let within = if are_there() { Within::enter() } else { None };
+    let _table = within.as_ref().map(|_| locked(&TABLE));
+    work()
+}
+
 fn counted(result: std::result::Result<(), Errno>, why: Way) {
     count(Call::Real, if result.is_ok() { why } else { Way::NotMadeReal });
 }
@@ -655,8 +676,25 @@ pub(crate) fn all_real_alone(why: Way) {
 /// All become real, and there are no more in this process.
 pub(crate) fn end() {
     outside::no_more();
-    IS_OVER.store(true, Relaxed);
+    if are_over() {
+        return;
+    }
+    match door::is_own_process() {
+        true => {
+            // Not inside: that may be closed to a handler in the middle of a fork.
+            let blocked = sys::Signals::ALL.set();
+            are_no_more();
+            blocked.set();
+        }
+        false => IS_OVER.store(true, SeqCst),
+    }
     all_real(Way::KernelNeeded);
+}
+
+/// There are no more in this process, for a thread all of whose signals are blocked. An open that is under way sees that, or has its number before: see [`add`].
+fn are_no_more() {
+    let _files = locked(&FILES_OF_MOUNT);
+    IS_OVER.store(true, SeqCst);
 }
 
 /// What could not become real is nobody's, and its connection is not touched any more: in a forked child it is the parent's.

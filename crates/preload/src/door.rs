@@ -3,10 +3,12 @@
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
 
 use rustix::fs::{Mode, OFlags};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tandemfs_client::{KnownAnswers, Mount, Options};
 
@@ -26,7 +28,7 @@ const SLOTS: u32 = 16;
 /// Shared memory for data: texts of requests, values of attributes, bytes of files. 320 KiB are the slots', and the longest write that is one request
 /// has room beside them. Pages that nobody has used take no memory.
 const DATA_BYTES: u64 = 2 << 20;
-/// How long who wants nobody inside waits: a daemon may be slow, and then the door is not used any more.
+/// How long who wants nobody inside waits, and who connects: a daemon may be slow, and then the door is not used any more.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 /// The socket, a doorbell where there is one, and the memory zone where files are mapped.
 pub(crate) const DESCRIPTORS_MAX: usize = 3;
@@ -85,7 +87,7 @@ fn identity(descriptor: c_int) -> Option<(u64, u64)> {
 
 impl Door {
     fn open(settings: &Settings) -> Option<Self> {
-        let socket = connected(settings)?;
+        let socket = connected(&settings.socket, settings.user)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(settings.mountpoint.as_c_str(), flags, Mode::empty()).ok()?;
         // [PRL1]: what is shown to the daemon, and what calls are held against, is one mount.
@@ -152,12 +154,15 @@ impl Drop for Door {
     }
 }
 
-/// A socket to the daemon, which is the one whose mount it is.
-fn connected(settings: &Settings) -> Option<OwnedFd> {
+/// A socket to the daemon, which is the one whose mount it is. A daemon that is stopped, with as many waiting for it as may, is waited for no longer than for its greeting.
+fn connected(place: &Path, user: u32) -> Option<OwnedFd> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).ok()?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(&settings.socket).ok()?).ok()?;
+    for timeout in [Timeout::Send, Timeout::Recv] {
+        set_socket_timeout(&socket, timeout, Some(PATIENCE)).ok()?;
+    }
+    rustix::net::connect(&socket, &SocketAddrUnix::new(place).ok()?).ok()?;
     let peer = rustix::net::sockopt::socket_peercred(&socket).ok()?;
-    (peer.uid.as_raw() == settings.user).then_some(socket)
+    (peer.uid.as_raw() == user).then_some(socket)
 }
 
 fn descriptors_from() -> u32 {
@@ -338,7 +343,7 @@ static HAD_THREADS: AtomicBool = AtomicBool::new(false);
 static IS_ALONE: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Whether this process may have other threads.
-fn has_threads() -> bool {
+pub(crate) fn has_threads() -> bool {
     let is_alone = IS_ALONE.load(SeqCst);
     // SAFETY: null, or libc's variable.
     is_alone.is_null() || unsafe { is_alone.read_volatile() } == 0
@@ -405,5 +410,28 @@ pub(crate) fn watch_forks() {
     let failed = unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_here), Some(after_fork_in_child)) };
     if failed != 0 {
         OVER.store(true, SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regression_a_daemon_that_takes_nobody_was_waited_for_for_ever() {
+        let place = std::env::temp_dir().join(format!("tandemfs-preload-{}.socket", std::process::id()));
+        let address = SocketAddrUnix::new(&place).expect("a path");
+        let socket = |flags| rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a socket");
+        let daemon = socket(SocketFlags::CLOEXEC);
+        rustix::net::bind(&daemon, &address).expect("bound");
+        rustix::net::listen(&daemon, 0).expect("listening");
+        let waiting: Vec<OwnedFd> = std::iter::repeat_with(|| socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK))
+            .take_while(|socket| rustix::net::connect(socket, &address).is_ok())
+            .collect();
+        let user = sys::effective_ids().0;
+        assert!(!waiting.is_empty() && connected(&place, user).is_none());
+        let _first = rustix::net::accept(&daemon).expect("one that waits");
+        assert!(connected(&place, user).is_some() && connected(&place, user + 1).is_none());
+        std::fs::remove_file(&place).expect("removed");
     }
 }

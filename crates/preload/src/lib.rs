@@ -46,12 +46,14 @@
 //!       a placeholder becomes a descriptor of the mount under the same number, with access, flags, offset and close-on-exec of before; the
 //!       daemon has the file opened, also one without a name, by what the open file of the door may do, whatever its mode is now. Threads that
 //!       work on it finish first. The description ends with that, so the offset has one owner. A descriptor may be duplicated by `dup` and F_DUPFD:
-//!       the numbers share one description, and become real together, by one descriptor.
+//!       the numbers share one description, and become real together, by one descriptor. Where others have a part of the descriptors in common (`close_range` with
+//!       CLOSE_RANGE_UNSHARE beside threads, `clone` with CLONE_FILES of what is no thread) a number is not one file, and there are no placeholders any more.
 //! [PRL14] *What the kernel has more of than bytes goes one way.* When a file is mapped, locked (`fcntl`) or sent, all descriptors of it in this process
-//!       become real, and it is opened by the mount from then on: the kernel then knows its size, and closing ends its locks.
+//!       become real, and it is opened by the mount from then on, also by a call that is under way: the kernel then knows its size, and closing ends its locks.
 //! [PRL15] *Programs are written by the mount*, which knows whether they are being executed (ETXTBSY).
 //! [PRL16] *Who calls the kernel past libc has real descriptors.* There are placeholders only while no loaded object but libc and the loader has an
-//!       instruction that enters the kernel (`code.rs`). It is asked before each is made; before objects are loaded all become real.
+//!       instruction that enters the kernel (`code.rs`). It is asked before each is made; before objects are loaded all become real, and for good before libc itself is loaded by its name: who finds
+//!       its functions there calls them past this library. An open that is under way when placeholders end makes none.
 //! [PRL17] *Watchers are told.* What concerns a file or directory that somebody watches by inotify or fanotify is handed back by the daemon, and goes
 //!       by the mount; a placeholder becomes real, also for its close. Programs that watch files of the mount themselves use the mount from then on.
 //!
@@ -69,7 +71,7 @@
 //!       placeholder is one of the file's own pages, where it ends within the file's last page; so is one of a descriptor that the kernel refuses to
 //!       map, since somebody has the file mapped for stores, by the rules of [PRL7] and [PRL8]. Calls on such addresses are the file's, not
 //!       the drive's: none of the kernel's reaches its memory zone but accesses, and protection. One for loads becomes the mount's, at its place, before a fork, where it is
-//!       to be stored to or moved, and before the connection ends; one for stores stays, in children as well. It keeps its description open, as
+//!       to be stored to or moved, before the process locks the file, and before the connection ends; one for stores stays, in children as well. It keeps its description open, as
 //!       the kernel does.
 //!
 //! [PRL21] *What is known is told outside* (`outside.rs`). The attributes of a name that the client knows are given after the kernel has said where the path
@@ -79,6 +81,9 @@
 //!
 //! [PRL22] *An append is one call.* What appends more bytes than one request of the door may have, and a write for which the connection has no memory, is the
 //!       mount's.
+//!
+//! [PRL23] *Nobody waits for the loader* (`next.rs`). The functions behind this library's are looked up before the process gets a second thread or loads code, since a look waits
+//!       for who loads, and a constructor that is run meanwhile may wait for the thread that looks.
 //!
 //! A panic ends the program with its sentence, as it does at every `extern "C"` function.
 //!

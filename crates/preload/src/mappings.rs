@@ -38,6 +38,8 @@ struct Entry {
     /// Something else lies at some of the addresses.
     is_covered: bool,
     stores: bool,
+    /// It never becomes the mount's.
+    stays: bool,
     mapping: Mapping,
     /// What it is of, and the connection. None once that has ended, and in a forked child.
     open: Option<Arc<Description>>,
@@ -131,7 +133,7 @@ impl Entry {
 
     /// Puts a mapping of the mount in its place; it is to be swept then.
     fn becomes_the_mounts(&mut self) -> Result<()> {
-        let Some(open) = &self.open else { return left() };
+        let Some(open) = self.open.as_ref().filter(|_| !self.stays) else { return left() };
         let real: OwnedFd = open.file.descriptor()?;
         for part in &self.left {
             let offset = self.offset + (part.start - self.addresses.start) as u64;
@@ -233,49 +235,63 @@ fn map_of(open: &Arc<Description>, Wanted { offset, bytes, stores }: Wanted) -> 
     };
     let addresses = pages(mapping.as_ptr() as usize, (end - offset) as usize);
     let start = addresses.start;
-    let entry =
-        Entry { left: vec![addresses.clone()], addresses, offset, is_covered: false, stores, mapping, open: Some(Arc::clone(open)) };
+    let entry = Entry {
+        left: vec![addresses.clone()],
+        addresses,
+        offset,
+        is_covered: false,
+        stores,
+        stays: false,
+        mapping,
+        open: Some(Arc::clone(open)),
+    };
     let Some(mut locked) = Locked::lock() else { return left() };
     locked.entries().push(entry);
     COUNT.store(locked.entries().len(), Relaxed);
     Ok(start)
 }
 
-/// munmap(2) of addresses some of which are of mappings; `unmap` unmaps a part of them that is not.
-pub(crate) fn unmap(start: usize, bytes: usize, unmap: impl Fn(usize, usize) -> c_int) -> Option<c_int> {
+/// munmap(2) of addresses some of which are of mappings; `unmap` unmaps a part of them that is not, and returns what the kernel does.
+pub(crate) fn unmap(start: usize, bytes: usize, unmap: impl Fn(usize, usize) -> isize) -> Option<std::result::Result<(), Errno>> {
     let range = pages(start, bytes);
     with(&range, |entries| {
         let mut others = vec![range.clone()];
-        for entry in entries {
-            let parts: Vec<_> = entry.left.iter().map(|left| overlap(left, &range)).filter(|part| !part.is_empty()).collect();
-            for part in parts {
-                if !sys::reserve(part.clone()) {
-                    return -1;
-                }
-                entry.give_up(&part);
+        let mut parts = Vec::new();
+        for entry in entries.iter_mut() {
+            for part in entry.left.iter().map(|left| overlap(left, &range)).filter(|part| !part.is_empty()) {
                 others = others
                     .into_iter()
                     .flat_map(|other| [other.start..other.end.min(part.start), other.start.max(part.end)..other.end])
                     .collect();
+                parts.push(part);
             }
         }
-        let unmapped = |other: Range<usize>| unmap(other.start, other.end - other.start);
-        others.into_iter().filter(|other| !other.is_empty()).map(unmapped).find(|result| *result != 0).unwrap_or(0)
+        // First what the kernel may refuse.
+        for other in others.into_iter().filter(|other| !other.is_empty()) {
+            if let failed @ ..0 = unmap(other.start, other.end - other.start) {
+                return Err(Errno::from_raw_os_error(-failed as i32));
+            }
+        }
+        for part in parts {
+            sys::reserve(part.clone())?;
+            entries.iter_mut().filter(|entry| entry.has(&part)).for_each(|entry| entry.give_up(&part));
+        }
+        Ok(())
     })
 }
 
-/// A call that puts something else at addresses some of which are of mappings.
-pub(crate) fn covered(start: usize, bytes: usize, call: impl FnOnce() -> isize) -> Option<isize> {
+/// A call of libc that puts something else at addresses some of which are of mappings.
+pub(crate) fn covered(start: usize, bytes: usize, call: impl FnOnce() -> isize) -> Option<std::result::Result<isize, Errno>> {
     let range = pages(start, bytes);
-    with(&range, |entries| {
-        let result = call();
-        if result != -1 {
+    with(&range, |entries| match call() {
+        -1 => Err(Errno::from_raw_os_error(sys::errno())), // what errno is here is lost at the end
+        result => {
             entries.iter_mut().for_each(|entry| {
                 entry.give_up(&range);
                 entry.is_covered = true;
             });
+            Ok(result)
         }
-        result
     })
 }
 
@@ -291,7 +307,10 @@ pub(crate) enum Moved {
 pub(crate) fn remap(start: usize, (bytes, new_bytes): (usize, usize), flags: c_int) -> Option<Moved> {
     let (range, new) = (pages(start, bytes), pages(start, new_bytes));
     if flags & !libc::MREMAP_MAYMOVE == 0 && bytes > 0 && new_bytes > 0 && new.end <= range.end {
-        return unmap(new.end, range.end - new.end, |_, _| 0).map(|_| Moved::To(start));
+        return unmap(new.end, range.end - new.end, |_, _| 0).map(|unmapped| match unmapped {
+            Ok(()) => Moved::To(start),
+            Err(error) => Moved::Refused(error),
+        });
     }
     let found = with(&range, |entries| match entries {
         [entry] if entry.addresses == range && entry.left == [range.clone()] && flags == libc::MREMAP_MAYMOVE => {
@@ -305,7 +324,7 @@ pub(crate) fn remap(start: usize, (bytes, new_bytes): (usize, usize), flags: c_i
         drop(open);
         drop(within); // nobody enters twice
         if let Ok(moved) = moved {
-            unmap(start, bytes, |_, _| 0);
+            let _left_at_both_places = unmap(start, bytes, |_, _| 0);
             return Some(Moved::To(moved));
         }
     }
@@ -359,11 +378,29 @@ pub(crate) fn punch(start: usize, bytes: usize) -> Option<Errno> {
         _ => None,
     })?;
     let Some((open, offset)) = found else { return Some(Errno::ACCESS) };
-    let _within = Within::enter()?;
-    match open.file.allocate(flags, offset, (range.end - range.start) as u64) {
+    let within = Within::enter()?;
+    let punched = open.file.allocate(flags, offset, (range.end - range.start) as u64);
+    drop(open); // inside
+    drop(within);
+    match punched {
         Ok(()) => None,
         Err(Error::Errno(error)) => Some(error),
         Err(Error::Crossed(_)) => Some(Errno::OPNOTSUPP),
+    }
+}
+
+/// Before this process locks a file, of which nothing may be closed afterwards: mappings of it for loads become the mount's. One that cannot, since the
+/// file is mapped for stores, stays for good.
+pub(crate) fn before_lock(inode: u64) {
+    if on(Mutant::MappedWhenLocked) {
+        return;
+    }
+    if let Some(_within) = Within::enter()
+        && let Some(mut locked) = Locked::lock()
+    {
+        let is_its = |entry: &&mut Entry| !entry.stores && entry.open.as_ref().is_some_and(|open| open.inode() == inode);
+        locked.entries().iter_mut().filter(is_its).for_each(|entry| entry.stays |= entry.becomes_the_mounts().is_err());
+        locked.sweep();
     }
 }
 

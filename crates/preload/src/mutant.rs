@@ -46,6 +46,16 @@ pub(crate) enum Mutant {
     OffsetLost,
     /// [PRL14]: what becomes real is still opened by the door, too.
     BothWays,
+    /// [PRL14], [PRL16]: an open that is under way is not met by who locks its file, or ends placeholders.
+    OpensNotMet,
+    /// [PRL13]: threads whose descriptors are not shared any more use placeholders.
+    UnsharedNotLeft,
+    /// [PRL16]: who loads libc by its name uses placeholders.
+    LibcLoaded,
+    /// [PRL20]: a mapping for loads becomes the mount's when the file is locked.
+    MappedWhenLocked,
+    /// [PRL23]: functions are looked up when they are needed.
+    LookedUpLate,
     /// [PRL15]: it is not asked whether a file is a program.
     ProgramsWritten,
     /// [PRL16]: code is not looked through.
@@ -80,7 +90,7 @@ static SELECTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(
 #[cfg(feature = "mutants")]
 pub(crate) fn select(name: &str) {
     use Mutant::*;
-    const ALL: [Mutant; 30] = [
+    const ALL: [Mutant; 35] = [
         MountpointRemembered,
         DirectoryRemembered,
         IdsRemembered,
@@ -99,6 +109,11 @@ pub(crate) fn select(name: &str) {
         ForkedPlaceholders,
         OffsetLost,
         BothWays,
+        OpensNotMet,
+        UnsharedNotLeft,
+        LibcLoaded,
+        MappedWhenLocked,
+        LookedUpLate,
         ProgramsWritten,
         OwnCallsNotSought,
         LoadedNotSought,

@@ -70,6 +70,10 @@ fn number(name: &str) -> Option<u32> {
 pub(crate) fn read() -> bool {
     let found = || {
         let mountpoint = CString::new(variable("TANDEMFS_RUN_MOUNT")?.into_vec()).ok()?;
+        // A program may have limited its system calls before it started this one, to fewer than this library needs.
+        if number("TANDEMFS_RUN_FILTERS").is_some_and(|filters| sys::filters() > filters) {
+            return None;
+        }
         let socket = variable("TANDEMFS_RUN_SOCKET")?.into();
         let mount = Mount::of(&mountpoint)?;
         let calls_before = number("TANDEMFS_RUN_AFTER").unwrap_or(CALLS_BEFORE);
@@ -106,6 +110,12 @@ impl Mount {
     /// The inode of a file if it is one of this mount; what the kernel knows of it already.
     pub(crate) fn inode(&self, directory: std::ffi::c_int, path: &std::ffi::CStr) -> Option<u64> {
         let found = sys::known(directory, path, libc::AT_EMPTY_PATH, libc::STATX_INO | UNIQUE_MOUNT_ID)?;
+        (found.stx_mnt_id == self.id).then_some(found.stx_ino)
+    }
+
+    /// The same of a name, also if it is one of a link.
+    pub(crate) fn inode_of_name(&self, directory: std::ffi::c_int, path: &std::ffi::CStr) -> Option<u64> {
+        let found = sys::known(directory, path, libc::AT_SYMLINK_NOFOLLOW, libc::STATX_INO | UNIQUE_MOUNT_ID)?;
         (found.stx_mnt_id == self.id).then_some(found.stx_ino)
     }
 

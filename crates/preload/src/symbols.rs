@@ -14,7 +14,7 @@ mod placeholders;
 mod real;
 mod streams;
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_long};
 
 use tandemfs_client::Errno;
 
@@ -49,6 +49,24 @@ fn used_by_kernel(descriptor: c_int) {
     }
 }
 
+/// As [`used_by_kernel`], before a lock of the process, which ends with any descriptor of the file that is closed: mappings of it that would become the
+/// mount's later, by such a descriptor, do so before.
+fn locked_by_kernel(descriptor: c_int) {
+    descriptions::real(descriptor);
+    if mappings::are_there()
+        && let Some(found) = settings::get().and_then(|settings| settings.mount.known(descriptor))
+    {
+        crate::mappings::before_lock(found.stx_ino);
+    }
+    used_by_kernel(descriptor);
+}
+
+/// Whether clone(2) with these flags makes a process that has the descriptors of this one in common with it, and is no thread: it knows nothing of
+/// placeholders that are made here while it runs.
+fn shares_descriptors(flags: c_long) -> bool {
+    flags & c_long::from(libc::CLONE_FILES) != 0 && flags & c_long::from(libc::CLONE_THREAD) == 0
+}
+
 /// Before a program watches a path: what it changes itself is told to it at once by the mount ([PRL17] of `lib.rs`).
 ///
 /// # Safety
@@ -71,6 +89,9 @@ unsafe fn watching((directory, path): Named) {
 /// Before a process limits what it may ask of the kernel (seccomp), which may not be enough for this library, or what it may open (Landlock),
 /// of which the daemon does not know: everything goes by the mount from now on.
 fn sandboxed() {
-    door::end();
-    settings::leave();
+    // Not in a child of vfork, whose memory is that of its parent.
+    if door::is_own_process() {
+        door::end();
+        settings::leave();
+    }
 }

@@ -67,16 +67,15 @@ pub(crate) fn map_shared_at(place: Range<usize>, protection: c_int, descriptor: 
     }
 }
 
-/// Unmaps addresses of the caller's, and keeps them so that nobody gets them; false if the kernel refuses.
-pub(crate) fn reserve(place: Range<usize>) -> bool {
+/// Unmaps addresses of the caller's, and keeps them so that nobody gets them.
+pub(crate) fn reserve(place: Range<usize>) -> Result<(), Errno> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     let arguments = [place.start, place.end - place.start, libc::PROT_NONE as usize, flags as usize, usize::MAX, 0];
     // SAFETY: as above.
-    let result = unsafe { call_with_six(libc::SYS_mmap, arguments) };
-    if (-4095..0).contains(&result) {
-        set_errno(-result as c_int);
+    match unsafe { call_with_six(libc::SYS_mmap, arguments) } {
+        failed @ -4095..0 => Err(Errno::from_raw_os_error(-failed as i32)),
+        _ => Ok(()),
     }
-    !(-4095..0).contains(&result)
 }
 
 /// Memory of zeros, which a forked child finds as zeros again, whatever was in it; none if the kernel refuses.
@@ -156,6 +155,17 @@ pub(crate) fn head_of<'b>(path: &CStr, into: &'b mut [u8]) -> Option<&'b [u8]> {
     usize::try_from(read).ok().map(|length| &into[..length])
 }
 
+/// Seccomp filters of this process; none of a kernel that does not count them, and if `/proc` cannot be read.
+pub(crate) fn filters() -> u32 {
+    let mut status = [0; 4096];
+    head_of(c"/proc/self/status", &mut status).and_then(filters_of).unwrap_or(0)
+}
+
+fn filters_of(status: &[u8]) -> Option<u32> {
+    let count = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"Seccomp_filters:"))?;
+    std::str::from_utf8(count).ok()?.trim().parse().ok()
+}
+
 /// The flags of an open file description; none if the number is no descriptor.
 pub(crate) fn file_flags(descriptor: c_int) -> Option<c_int> {
     // SAFETY: a plain call.
@@ -219,4 +229,17 @@ pub(crate) fn errno() -> c_int {
 pub(crate) fn set_errno(number: c_int) {
     // SAFETY: libc's own cell of this thread.
     unsafe { *libc::__errno_location() = number }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_counted() {
+        assert_eq!(filters_of(b"Name:\ta\nSeccomp:\t2\nSeccomp_filters:\t3\nSpeculation:\tx\n"), Some(3));
+        assert_eq!((filters_of(b"Seccomp:\t2\n"), filters_of(b"")), (None, None));
+        let expected = std::fs::read("/proc/self/status").ok().and_then(|status| filters_of(&status)).unwrap_or(0);
+        assert_eq!(filters(), expected);
+    }
 }

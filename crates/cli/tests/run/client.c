@@ -1023,6 +1023,12 @@ static void appended(void) {
 /* Calls that are not for files, that take two descriptors, or that libc has by another name. */
 static void others(void) {
     char buffer[100];
+    /* Ranges that end behind the last offset. */
+    int far = open("far", O_RDWR | O_CREAT, 0600);
+    SAY(pwrite(far, "x", 1, LONG_MAX));
+    SAY(pwrite(far, "xy", 2, LONG_MAX - 1));
+    SAY(lseek(far, LONG_MAX, SEEK_SET) == LONG_MAX || errno == EINVAL);
+    SAY(close(far));
     /* Locks, which end with any descriptor of the file, also by this function. */
     int locked = open("locked", O_RDWR | O_CREAT, 0600), released = open("locked", O_RDONLY);
     SAY(lockf(locked, F_LOCK, 0));
@@ -1228,9 +1234,6 @@ static void own_calls(void) {
     if (!call) {
         pthread_t thread;
         void *found;
-        /* Functions that are looked up when they are first needed wait for who loads. */
-        int null = open("/dev/null", O_RDWR);
-        CHECK(write(null, "", 1) == 1 && lseek(null, 0, SEEK_CUR) == 0 && close(null) == 0);
         CHECK(library && pthread_create(&thread, NULL, loader, library) == 0);
         while (!loaded && !getenv("QUIET")) {
             int file = open("meanwhile", O_RDWR | O_CREAT, 0600);
@@ -1597,12 +1600,239 @@ static void cancelled(void) {
     SAY(sum_of("file"));
 }
 
+/* One thread opens a file while another one locks it. What is open of it, real by now, ends no lock. */
+static pthread_barrier_t both;
+static const char *met;
+static volatile int met_file;
+
+static void *opens_what_is_locked(void *argument) {
+    (void)argument;
+    for (int round = 0; round < 40; round++) {
+        pthread_barrier_wait(&both);
+        met_file = open(met, O_RDWR);
+        CHECK(met_file >= 0);
+        pthread_barrier_wait(&both);
+    }
+    return NULL;
+}
+
+static void locks_met(void) {
+    pthread_t thread;
+    int status;
+    CHECK(pthread_barrier_init(&both, NULL, 2) == 0 && pthread_create(&thread, NULL, opens_what_is_locked, NULL) == 0);
+    for (int round = 0; round < 40; round++) {
+        char name[40];
+        snprintf(name, sizeof name, "locked_%d", round);
+        touch(name);
+        int file = open(name, O_RDWR);
+        struct flock lock = {.l_type = F_WRLCK};
+        met = name;
+        pthread_barrier_wait(&both);
+        if (round % 2) usleep(100);
+        CHECK(fcntl(file, F_SETLK, &lock) == 0);
+        pthread_barrier_wait(&both);
+        CHECK(fcntl(met_file, F_GETFL) >= 0);
+        pid_t child = fork();
+        if (child == 0) {
+            int other = open(name, O_RDWR);
+            _exit(fcntl(other, F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK);
+        }
+        CHECK(waitpid(child, &status, 0) == child);
+        if (status) { printf("round %d: no lock\n", round); fflush(stdout); _exit(1); }
+        CHECK(close(met_file) == 0 && close(file) == 0);
+    }
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
+/* Threads open files while placeholders end. A child looks whether there are still some. */
+static volatile int is_over;
+static int opened;
+
+static void *opens_until_over(void *name) {
+    for (;;) {
+        int file = open(name, O_RDWR | O_CREAT, 0600);
+        CHECK(file >= 0);
+        if (is_over) return (void *)(long)file;
+        __atomic_add_fetch(&opened, 1, __ATOMIC_SEQ_CST);
+        CHECK(close(file) == 0);
+    }
+}
+
+static void ends_met(void) {
+    int asked[2], told[2], links = 0;
+    CHECK(pipe(asked) == 0 && pipe(told) == 0);
+    pid_t parent = getpid(), child = fork();
+    if (child == 0) {
+        int number;
+        close(asked[1]);
+        while (read(asked[0], &number, sizeof number) == sizeof number) {
+            char name[64], target[PATH_MAX] = "";
+            snprintf(name, sizeof name, "/proc/%d/fd/%d", parent, number);
+            char is_link = readlink(name, target, sizeof target - 1) > 0 && !strncmp(target, "/proc/", 6);
+            if (write(told[1], &is_link, 1) != 1) _exit(1);
+        }
+        _exit(0);
+    }
+    const char *names[] = {"a", "b", "c", "d"};
+    pthread_t threads[4];
+    for (int number = 0; number < 4; number++) CHECK(pthread_create(&threads[number], NULL, opens_until_over, (void *)names[number]) == 0);
+    while (__atomic_load_n(&opened, __ATOMIC_SEQ_CST) < 100) usleep(100);
+    unsigned long context = 0;
+    CHECK(syscall(SYS_io_setup, 1, &context) == 0);
+    is_over = 1;
+    for (int number = 0; number < 4; number++) {
+        void *result;
+        char is_link;
+        CHECK(pthread_join(threads[number], &result) == 0);
+        int file = (int)(long)result;
+        CHECK(write(asked[1], &file, sizeof file) == sizeof file && read(told[0], &is_link, 1) == 1);
+        links += is_link;
+        CHECK(close(file) == 0);
+    }
+    SAY(links);
+    CHECK(close(asked[1]) == 0 && waitpid(child, NULL, 0) == child && syscall(SYS_io_destroy, context) == 0);
+}
+
+/* A thread with descriptors of its own: one number is a file there and another one here. */
+static int of_thread, of_main;
+
+static void *unshares(void *argument) {
+    char buffer[10];
+    SAY(close_range(900, 950, CLOSE_RANGE_UNSHARE));
+    of_thread = open("of thread", O_RDWR);
+    pthread_barrier_wait(&both);
+    pthread_barrier_wait(&both);
+    SAY(pread(of_thread, buffer, 10, 0));
+    SAY(buffer[0]);
+    SAY(close(of_thread));
+    pthread_barrier_wait(&both);
+    return argument;
+}
+
+static void unshared(void) {
+    pthread_t thread;
+    char buffer[10];
+    int file = open("of thread", O_WRONLY | O_CREAT, 0600);
+    CHECK(write(file, "thread", 6) == 6 && close(file) == 0);
+    file = open("of main", O_WRONLY | O_CREAT, 0600);
+    CHECK(write(file, "main", 4) == 4 && close(file) == 0);
+    CHECK(pthread_barrier_init(&both, NULL, 2) == 0 && pthread_create(&thread, NULL, unshares, NULL) == 0);
+    pthread_barrier_wait(&both);
+    of_main = open("of main", O_RDWR);
+    SAY(of_main == of_thread);
+    pthread_barrier_wait(&both);
+    pthread_barrier_wait(&both);
+    SAY(pread(of_main, buffer, 10, 0));
+    SAY(buffer[0]);
+    SAY(close(of_main));
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
+/* A process that shares memory and descriptors and is no thread. */
+static int of_child(void *argument) {
+    char buffer[10] = "";
+    (void)argument;
+    while (!is_over) usleep(1000);
+    if (pread(of_main, buffer, 10, 0) != 4 || buffer[0] != 'm') return 1;
+    return 0;
+}
+
+static void cloned(void) {
+    int status;
+    char *stack = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int file = open("of main", O_WRONLY | O_CREAT, 0600);
+    CHECK(write(file, "main", 4) == 4 && close(file) == 0);
+    pid_t child = clone(of_child, stack + (1 << 16), CLONE_VM | CLONE_FILES | SIGCHLD, NULL);
+    CHECK(child > 0 && (of_main = open("of main", O_RDWR)) >= 0);
+    is_over = 1;
+    CHECK(waitpid(child, &status, 0) == child);
+    SAY(status);
+    SAY(close(of_main));
+}
+
+/* Functions of libc that are found by libc's own name. */
+static void by_handle(void) {
+    char buffer[10];
+    int before = open("before", O_RDWR | O_CREAT, 0600);
+    SAY(write(before, "before", 6));
+    void *libc = dlopen("libc.so.6", RTLD_NOW);
+    CHECK(libc);
+    ssize_t (*writes)(int, const void *, size_t) = (ssize_t (*)(int, const void *, size_t))dlsym(libc, "write");
+    int (*closes)(int) = (int (*)(int))dlsym(libc, "close");
+    CHECK(writes && closes);
+    SAY(writes(before, "more", 4));
+    int after = open("after", O_RDWR | O_CREAT, 0600);
+    SAY(writes(after, "after", 5));
+    SAY(pread(after, buffer, 10, 0));
+    SAY(closes(before) + closes(after));
+    SAY(sum_of("before"));
+}
+
+/* A library whose constructor waits for a thread. */
+static void constructs(void) {
+    void *library = dlopen(getenv("WAITS"), RTLD_NOW);
+    if (!library) printf("%s\n", dlerror());
+    CHECK(library);
+    int (*waited)(void) = (int (*)(void))dlsym(library, "waited");
+    SAY(waited());
+}
+
+/* Directories that are open when this process removes or replaces them. */
+static void replaced(void) {
+    struct stat found;
+    const char *names[] = {"removed", "replaced"};
+    for (int which = 0; which < 2; which++) {
+        CHECK(mkdir(in(names[which]), 0700) == 0 && mkdir(in("another"), 0700) == 0);
+        int tree = open(in(names[which]), O_RDONLY | O_DIRECTORY);
+        CHECK(tree >= 0);
+        if (which == 0) SAY(remove(in("removed")));
+        else SAY(rename(in("another"), in("replaced")));
+        SAY(fstat(tree, &found));
+        SAY(found.st_nlink);
+        SAY(fstatat(tree, ".", &found, 0));
+        SAY(openat(tree, "x", O_CREAT | O_RDWR, 0600));
+        SAY(fchdir(tree));
+        SAY(chdir(directory));
+        SAY(close(tree));
+        if (which == 0) CHECK(rmdir(in("another")) == 0);
+    }
+}
+
+/* A child of vfork that asks for a limit in vain changes nothing here. */
+static void vfork_sandbox(void) {
+    int status;
+    touch("before");
+    pid_t child = vfork();
+    if (child == 0) _exit(prctl(PR_SET_SECCOMP, 99, 0) == 0);
+    CHECK(waitpid(child, &status, 0) == child);
+    SAY(status);
+    for (int round = 0; round < 30; round++) touch("after");
+}
+
+/* A program that is started with a limit: calls that it does not make itself would end it. */
+static void executes_limited(void) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_statx, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    int file = open("file", O_WRONLY | O_CREAT, 0600);
+    CHECK(write(file, "done\n", 5) == 5 && close(file) == 0);
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+    execl("/bin/cat", "cat", "file", "file", (char *)NULL);
+    CHECK(0);
+}
+
 int main(int count, char **words) {
     CHECK(count == 3 && realpath(words[2], directory) && chdir(directory) == 0);
     const struct { const char *name; void (*run)(void); } all[] = {
         {"calls", calls}, {"structures", structures}, {"signals", signals}, {"left", left}, {"forks", forks}, {"closes", closes},
         {"ids", ids}, {"roots", roots}, {"data", data}, {"numbers", numbers},
-        {"together", together}, {"cancelled", cancelled}, {"directories", directories}, {"copies", copies}, {"files", files}, {"appended", appended}, {"others", others}, {"inherits", inherits}, {"own_calls", own_calls}, {"programs", programs}, {"sandbox", sandbox}, {"once", once}, {"gives_back", gives_back}, {"until_it_fails", until_it_fails},
+        {"together", together}, {"cancelled", cancelled}, {"directories", directories}, {"copies", copies}, {"locks_met", locks_met}, {"ends_met", ends_met}, {"unshared", unshared}, {"cloned", cloned}, {"by_handle", by_handle},
+        {"constructs", constructs}, {"replaced", replaced}, {"vfork_sandbox", vfork_sandbox}, {"executes_limited", executes_limited}, {"files", files}, {"appended", appended}, {"others", others}, {"inherits", inherits}, {"own_calls", own_calls}, {"programs", programs}, {"sandbox", sandbox}, {"once", once}, {"gives_back", gives_back}, {"until_it_fails", until_it_fails},
     };
     for (unsigned number = 0; number < sizeof all / sizeof *all; number++)
         if (!strcmp(all[number].name, words[1])) { all[number].run(); printf("done\n"); return 0; }

@@ -347,6 +347,45 @@ static void maps_beside_child(void) {
     pause_if_asked();
 }
 
+/* A lock of a file that is mapped to be read stays when a child is made, which has that mapping, too. */
+static void maps_locked(void) {
+    int file = open("locked", O_RDWR | O_CREAT, 0644), status;
+    memset(bytes, 5, 4 * PAGE);
+    CHECK(file >= 0 && write(file, bytes, 4 * PAGE) == 4 * PAGE);
+    unsigned char *all = mapped(file, PROT_READ, 4 * PAGE, 0);
+    struct flock lock = {.l_type = F_WRLCK};
+    CHECK(fcntl(file, F_SETLK, &lock) == 0 && all[PAGE] == 5);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        int other = open("locked", O_RDWR);
+        _exit(fcntl(other, F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK || all[2 * PAGE] != 5);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    SAY(status);
+    SAY(pwrite(file, "x", 1, PAGE));
+    SAY(all[PAGE]);
+    pause_if_asked();
+    CHECK(munmap(all, 4 * PAGE) == 0 && close(file) == 0);
+}
+
+/* Calls on mapped addresses that the kernel refuses. */
+static void maps_refused(void) {
+    int file = open("refused", O_RDWR | O_CREAT, 0644);
+    memset(bytes, 6, 4 * PAGE);
+    CHECK(file >= 0 && write(file, bytes, 4 * PAGE) == 4 * PAGE);
+    unsigned char *all = mapped(file, PROT_READ | PROT_WRITE, 4 * PAGE, 0);
+    unsigned char *other = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    SAY(mmap(all, PAGE, PROT_READ, MAP_SHARED | MAP_FIXED, -1, 0) == MAP_FAILED);
+    SAY(mremap(other, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, all + 1) == MAP_FAILED);
+    SAY(munmap(all, 1L << 62));
+    SAY(all[0] + all[3 * PAGE]);
+    all[5] = 7;
+    pause_if_asked();
+    SAY(munmap(all, 4 * PAGE));
+    CHECK(munmap(other, PAGE) == 0 && close(file) == 0);
+}
+
 /* Threads that map and unmap, beside forks. */
 static void *map_and_unmap(void *which) {
     char name[20];
@@ -729,7 +768,7 @@ int main(int count, char **words) {
     const struct { const char *name; void (*run)(void); } all[] = {
         {"appends", appends}, {"flushes", flushes}, {"appends_acknowledge", appends_acknowledge}, {"cost_of_appends", cost_of_appends},
         {"overwrites", overwrites}, {"jumps", jumps}, {"acknowledges", acknowledges}, {"faults", faults}, {"cost", cost},
-        {"maps", maps}, {"maps_beside_child", maps_beside_child}, {"maps_threads", maps_threads}, {"page_faults", page_faults}, {"maps_acknowledge", maps_acknowledge},
+        {"maps", maps}, {"maps_beside_child", maps_beside_child}, {"maps_threads", maps_threads}, {"maps_locked", maps_locked}, {"maps_refused", maps_refused}, {"page_faults", page_faults}, {"maps_acknowledge", maps_acknowledge},
     };
     for (unsigned index = 0; index < sizeof all / sizeof *all; index++)
         if (!strcmp(all[index].name, words[1])) { all[index].run(); printf("done\n"); return 0; }

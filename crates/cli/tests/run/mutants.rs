@@ -229,6 +229,30 @@ fn a_file_that_goes_both_ways_is_caught() {
 }
 
 #[test]
+fn opens_under_way_that_nobody_meets_are_caught() {
+    is_caught_with_placeholders("OpensNotMet", "locks_met");
+    is_caught_with_placeholders("OpensNotMet", "ends_met");
+}
+
+#[test]
+fn descriptors_that_are_mixed_up_are_caught() {
+    is_caught_with_placeholders("UnsharedNotLeft", "unshared");
+}
+
+#[test]
+fn functions_of_libc_that_meet_placeholders_are_caught() {
+    is_caught_with_placeholders("LibcLoaded", "by_handle");
+}
+
+#[test]
+fn functions_that_are_looked_up_late_are_caught() {
+    is_caught("LookedUpLate", |scene, bug| {
+        let library = super::library(scene, "waits");
+        part_with_environment(scene, "constructs", bug, &["--report", "--placeholders"], &[("WAITS", &library)])
+    });
+}
+
+#[test]
 fn a_program_that_is_written_while_it_runs_is_caught() {
     is_caught_with_placeholders("ProgramsWritten", "programs");
 }

@@ -4,11 +4,13 @@
 use std::ffi::{c_int, c_long, c_uint};
 use std::sync::atomic::Ordering::Relaxed;
 
+use tandemfs_client::Errno;
+
 use crate::descriptions;
-use crate::door::{DESCRIPTORS, DESCRIPTORS_MAX, end, without_connection};
+use crate::door::{DESCRIPTORS, DESCRIPTORS_MAX, end, has_threads, is_own_process, without_connection};
 use crate::files;
 use crate::mutant::{Mutant, on};
-use crate::next::interpose;
+use crate::next::{interpose, next};
 use crate::report::Way;
 use crate::sys;
 
@@ -41,8 +43,10 @@ fn around(first: c_uint, last: c_uint) -> Option<impl Iterator<Item = (c_uint, c
 
 fn close_range_around(parts: impl Iterator<Item = (c_uint, c_uint)>, flags: c_uint) -> c_int {
     for (first, last) in parts {
+        let arguments = [first as usize, last as usize, flags as usize, 0, 0];
         // SAFETY: a plain call, on what the program wants to close.
-        let result = unsafe { sys::call(libc::SYS_close_range, [first as usize, last as usize, flags as usize, 0, 0]) };
+        let call = || unsafe { sys::call(libc::SYS_close_range, arguments) };
+        let result = if flags & libc::CLOSE_RANGE_CLOEXEC != 0 { descriptions::keeping_flags(call) } else { call() };
         if result < 0 {
             sys::set_errno(-result as c_int);
             return -1;
@@ -80,6 +84,9 @@ interpose! {
         files::closing_many();
         match around(first, last) {
             Some(parts) => close_range_around(parts, flags.cast_unsigned()),
+            None if flags.cast_unsigned() & libc::CLOSE_RANGE_CLOEXEC != 0 && descriptions::are_there() => {
+                close_range_around(std::iter::once((first, last)), flags.cast_unsigned())
+            }
             None => next(),
         }
     }
@@ -135,12 +142,18 @@ interpose! {
         number: c_long, first: c_long, second: c_long, third: c_long, fourth: c_long, fifth: c_long, sixth: c_long
     ) -> c_long, |next| {
         match number {
+            libc::SYS_fcntl if second as c_int == libc::F_SETFD && descriptions::is_taken(first as c_int) => {
+                return controlled(first as c_int, second as c_int, third).map_or_else(next, c_long::from);
+            }
             libc::SYS_close if is_ours(first as c_int) => return no_descriptor().into(),
             libc::SYS_close if descriptions::close(first as c_int) => return 0,
             libc::SYS_close_range => {
                 close_placeholders(first as c_uint, second as c_uint, third as c_uint);
                 if let Some(parts) = around(first as c_uint, second as c_uint) {
                     return close_range_around(parts, third as c_uint).into();
+                }
+                if third as c_uint & libc::CLOSE_RANGE_CLOEXEC != 0 && descriptions::are_there() {
+                    return close_range_around(std::iter::once((first as c_uint, second as c_uint)), third as c_uint).into();
                 }
             }
             libc::SYS_setuid
@@ -158,7 +171,7 @@ interpose! {
             | libc::SYS_setns // of one thread alone
             | libc::SYS_mount
             | libc::SYS_umount2 => end(),
-            libc::SYS_move_mount => {
+            libc::SYS_move_mount | libc::SYS_mount_setattr | libc::SYS_fsconfig => {
                 before_call(number, [first, second, third, fifth], fourth);
                 end();
             }
@@ -196,6 +209,14 @@ fn controlled(descriptor: c_int, command: c_int, argument: c_long) -> Option<c_i
     {
         return Some(copy);
     }
+    if command == libc::F_SETFD && descriptions::is_taken(descriptor) {
+        let arguments = [descriptor as usize, command as usize, argument as usize, 0, 0];
+        // SAFETY: a call on a descriptor.
+        return match descriptions::keeping_flags(|| unsafe { sys::call(libc::SYS_fcntl, arguments) }) {
+            failed @ ..0 => Some(super::refused(Errno::from_raw_os_error(-failed as i32)) as c_int),
+            done => Some(done as c_int),
+        };
+    }
     before_control(descriptor, command);
     None
 }
@@ -205,7 +226,7 @@ fn controlled(descriptor: c_int, command: c_int, argument: c_long) -> Option<c_i
 fn before_control(descriptor: c_int, command: c_int) {
     match command {
         libc::F_GETFD | libc::F_SETFD => {}
-        libc::F_SETLK | libc::F_SETLKW => super::used_by_kernel(descriptor),
+        libc::F_SETLK | libc::F_SETLKW => super::locked_by_kernel(descriptor),
         _ => descriptions::real(descriptor),
     }
 }
@@ -235,6 +256,14 @@ fn before_call(number: c_long, arguments: [c_long; 4], flags: c_long) {
         libc::SYS_poll | libc::SYS_select => descriptions::all_real(Way::KernelNeeded),
         libc::SYS_execve | libc::SYS_execveat => descriptions::all_real(Way::Fork),
         libc::SYS_clone | libc::SYS_clone3 => {
+            let flags = match number {
+                libc::SYS_clone => Some(arguments[0]),
+                // SAFETY: null, or the caller's structure, which begins with its flags.
+                _ => unsafe { (arguments[0] as *const c_long).as_ref() }.copied(),
+            };
+            if flags.is_some_and(super::shares_descriptors) {
+                descriptions::end();
+            }
             descriptions::all_real(Way::Fork);
             crate::mappings::before_fork();
         }
@@ -244,6 +273,7 @@ fn before_call(number: c_long, arguments: [c_long; 4], flags: c_long) {
             crate::mappings::before_fork();
         }
         libc::SYS_io_uring_setup | libc::SYS_io_setup => descriptions::end(),
+        libc::SYS_landlock_add_rule => descriptions::all_real(Way::KernelNeeded), // its descriptor is in a structure
         libc::SYS_prlimit64 if arguments[2] != 0 => end(),
         libc::SYS_sendmsg | libc::SYS_sendmmsg | libc::SYS_ppoll | libc::SYS_pselect6 => descriptions::all_real(Way::KernelNeeded),
         // Of locks, this library's own among them.
@@ -253,10 +283,13 @@ fn before_call(number: c_long, arguments: [c_long; 4], flags: c_long) {
     }
 }
 
-/// close_range(2) of placeholders.
+/// close_range(2) of placeholders. With CLOSE_RANGE_UNSHARE other threads keep theirs: numbers of one then say nothing of the other's, as after unshare(2).
 fn close_placeholders(first: c_uint, last: c_uint, flags: c_uint) {
     if flags & libc::CLOSE_RANGE_UNSHARE != 0 {
-        descriptions::all_real(Way::Fork); // others keep theirs
+        if has_threads() && is_own_process() && !on(Mutant::UnsharedNotLeft) {
+            end();
+        }
+        descriptions::all_real(Way::Fork);
     } else if flags & libc::CLOSE_RANGE_CLOEXEC == 0 {
         descriptions::close_all(first, last);
     }
@@ -268,7 +301,6 @@ fn close_placeholders(first: c_uint, last: c_uint, flags: c_uint) {
 /// As libc's.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn closefrom(first: c_int) {
-    static NEXT: crate::next::Next = crate::next::Next::new("closefrom\0");
     close_placeholders(first.max(0).cast_unsigned(), c_uint::MAX, 0);
     files::closing_many();
     match around(first.max(0).cast_unsigned(), c_uint::MAX) {
@@ -276,7 +308,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
             close_range_around(parts, 0);
         }
         None => {
-            let next = NEXT.get();
+            let next = next!("closefrom").get();
             if !next.is_null() {
                 // SAFETY: libc's function of this name, which has this type.
                 unsafe { std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C" fn(c_int)>(next)(first) }

@@ -30,7 +30,7 @@ fn map(
         }
     }
     if flags & libc::MAP_FIXED != 0 && mappings::touches(start, bytes) {
-        return mappings::covered(start, bytes, &next).unwrap_or_else(next);
+        return mappings::covered(start, bytes, &next).map_or_else(next, |covered| covered.unwrap_or_else(refused));
     }
     next()
 }
@@ -63,7 +63,7 @@ fn remap(start: usize, (bytes, new_bytes): (usize, usize), flags: c_int, target:
         }
     }
     if flags & libc::MREMAP_FIXED != 0 && mappings::touches(target, new_bytes) {
-        return mappings::covered(target, new_bytes, &next).unwrap_or_else(next);
+        return mappings::covered(target, new_bytes, &next).map_or_else(next, |covered| covered.unwrap_or_else(refused));
     }
     next()
 }
@@ -104,7 +104,8 @@ interpose! {
             return next();
         }
         // SAFETY: parts of what the caller unmaps.
-        mappings::unmap(start, bytes, |start, bytes| unsafe { sys::call(libc::SYS_munmap, [start, bytes, 0, 0, 0]) } as c_int).unwrap_or_else(next)
+        let unmapped = mappings::unmap(start, bytes, |start, bytes| unsafe { sys::call(libc::SYS_munmap, [start, bytes, 0, 0, 0]) });
+        unmapped.map_or_else(next, returned)
     }
 
     fn mremap(start: usize, bytes: usize, new_bytes: usize, flags: c_int, target: usize) -> isize, |next| {

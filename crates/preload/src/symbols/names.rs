@@ -73,7 +73,12 @@ unsafe fn rename_by_door(from: Named, to: Named, flags: c_uint) -> Option<c_int>
             // The kernel finds `..` of what it knows by what it knows, so it has to know where directories are.
             let is_directory = |found: Attributes| found.mode & libc::S_IFMT == libc::S_IFDIR;
             match old.attributes_of_link(from).is_ok_and(is_directory) {
-                true => Err(Way::MovedDirectory),
+                true => {
+                    // One that is replaced has no name any more, as one that is removed.
+                    let replaced = if descriptions::has_directories() { new.attributes_of_link(to).ok() } else { None };
+                    replaced.iter().for_each(|replaced| descriptions::directory_becomes_real(replaced.node));
+                    Err(Way::MovedDirectory)
+                }
                 false => Ok(old.rename_with(from, &new, to, flags)),
             }
         })

@@ -122,8 +122,9 @@ pub(super) unsafe fn open_by_door(named: Named, flags: c_int, mode: libc::mode_t
         }
         // SAFETY: the caller's path, which is none of a call that came here without one.
         let place = (named.0, unsafe { CStr::from_ptr(named.1) });
-        let opening = Opening { inode: found.node, flags, is_directory, is_read_seldom: is_read_seldom && !is_directory };
-        Ok(Ok(descriptions::add(number, (file, Arc::clone(door)), opening, place, moment)))
+        let opening =
+            Opening { inode: found.node, flags, is_directory, is_read_seldom: is_read_seldom && !is_directory, is_made: must_be_new };
+        descriptions::add(number, (file, Arc::clone(door)), opening, place, moment).map(Ok)
     };
     let opened = by_begun(settings, Call::Open, kind, named.0, &begun, work)?;
     Some(opened.unwrap_or_else(|error| refused(error) as c_int))

@@ -4,9 +4,11 @@
 //! These functions are not replaced: a few instructions in front of them keep all registers, and jump to libc's with the caller's stack as it
 //! was. So `vfork` returns twice from its caller's frame, variadic functions find their arguments, and `dlopen` knows who calls it.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 use crate::descriptions;
+use crate::inside::Within;
+use crate::mutant::{Mutant, on};
 use crate::report::Way;
 use crate::settings;
 use crate::sys;
@@ -29,6 +31,11 @@ fn used_by_kernel<const WHICH: u8>(arguments: &Arguments) {
     named.for_each(|(_, number)| super::used_by_kernel(*number as c_int));
 }
 
+/// lockf(3).
+fn locks(arguments: &Arguments) {
+    super::locked_by_kernel(arguments[0] as c_int);
+}
+
 /// Another process or program gets all.
 fn all(_: &Arguments) {
     descriptions::all_real(Way::Fork);
@@ -42,7 +49,10 @@ fn forks(arguments: &Arguments) {
 
 /// clone(2) of a process; threads share the descriptors.
 fn all_unless_thread(arguments: &Arguments) {
-    let (flags, shared) = (arguments[2] as c_int, libc::CLONE_VM | libc::CLONE_FILES);
+    let (flags, shared) = (arguments[2] as c_int, libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_THREAD);
+    if super::shares_descriptors(flags.into()) {
+        descriptions::end();
+    }
     match flags & shared == shared {
         true => {}
         false if flags & libc::CLONE_VM != 0 => all(arguments),
@@ -50,11 +60,27 @@ fn all_unless_thread(arguments: &Arguments) {
     }
 }
 
-/// Code is loaded.
-fn loads(_: &Arguments) {
+/// Code is loaded. Who names libc itself looks for its functions there, past this library.
+fn loads(arguments: &Arguments) {
+    let name = arguments[0] as *const c_char;
+    // SAFETY: null, or the caller's text.
+    if !name.is_null() && is_libc(unsafe { CStr::from_ptr(name) }.to_bytes()) && !on(Mutant::LibcLoaded) {
+        descriptions::end();
+    }
+    crate::next::look_up_all();
     if settings::get().is_some_and(|settings| settings.placeholders) {
         descriptions::before_loading();
     }
+}
+
+/// A thread begins, perhaps one for which a constructor waits.
+fn threads(_: &Arguments) {
+    crate::next::look_up_all();
+}
+
+/// Whether a library is libc, by its name.
+fn is_libc(path: &[u8]) -> bool {
+    path.rsplit(|byte| *byte == b'/').next().is_some_and(|name| name.starts_with(b"libc.so"))
 }
 
 /// Asynchronous I/O of the kernel's, whose requests nobody sees, and code with a libc of its own: no more placeholders.
@@ -66,6 +92,29 @@ fn no_more(_: &Arguments) {
 fn path(arguments: &Arguments) {
     // SAFETY: the caller's path.
     unsafe { super::open::before_path(arguments[0] as *const c_char) };
+}
+
+/// remove(3), perhaps of a directory: the kernel finds none that has no name any more, so it has it before.
+fn removes(arguments: &Arguments) {
+    path(arguments);
+    let path = arguments[0] as *const c_char;
+    if path.is_null() || !descriptions::has_directories() {
+        return;
+    }
+    // SAFETY: the caller's text.
+    let found = settings::get().and_then(|settings| settings.mount.inode_of_name(libc::AT_FDCWD, unsafe { CStr::from_ptr(path) }));
+    if let Some(inode) = found
+        && let Some(_within) = Within::enter()
+    {
+        descriptions::directory_becomes_real(inode);
+    }
+}
+
+/// The path of the second argument, below the descriptor of the first: openat2(2).
+fn path_at(arguments: &Arguments) {
+    these::<0b1>(arguments);
+    // SAFETY: the caller's path.
+    unsafe { super::open::before_path(arguments[1] as *const c_char) };
 }
 
 /// So may each of several paths: fts_open(3).
@@ -184,9 +233,9 @@ fn cancels(_: &Arguments) {
     crate::door::end();
 }
 
-/// move_mount(2), by which something is mounted.
-fn mounts(arguments: &Arguments) {
-    these::<0b101>(arguments);
+/// move_mount(2) and its like, by which something is mounted, or mounted otherwise.
+fn mounts<const WHICH: u8>(arguments: &Arguments) {
+    these::<WHICH>(arguments);
     crate::door::end();
 }
 
@@ -208,10 +257,9 @@ macro_rules! before {
             use super::*;
 
             pub(super) extern "C" fn enter(a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> *const c_void {
-                static NEXT: crate::next::Next = crate::next::Next::new(concat!(stringify!($name), "\0"));
                 let before: fn(&Arguments) = $what;
                 before(&[a, b, c, d, e, f]);
-                behind(&NEXT)
+                behind(crate::next::next!(stringify!($name)))
             }
         }
 
@@ -326,7 +374,10 @@ before! {
     epoll_ctl: these::<0b100>;
     backtrace_symbols_fd: these::<0b100>;
     __backtrace_symbols_fd: these::<0b100>;
-    move_mount: mounts;
+    fspick: these::<0b1>;
+    move_mount: mounts::<0b101>;
+    mount_setattr: mounts::<0b1>;
+    fsconfig: mounts::<0b10001>;
     // Who watches.
     inotify_add_watch: watches;
     fanotify_mark: marks;
@@ -337,8 +388,8 @@ before! {
     aio_fsync: request::<1>;
     aio_fsync64: request::<1>;
     // The kernel uses more of a file than bytes at an offset.
-    lockf: used_by_kernel::<0b1>;
-    lockf64: used_by_kernel::<0b1>;
+    lockf: locks;
+    lockf64: locks;
     sendfile: used_by_kernel::<0b11>;
     sendfile64: used_by_kernel::<0b11>;
     splice: used_by_kernel::<0b101>;
@@ -399,7 +450,7 @@ before! {
     statvfs: path;
     statvfs64: path;
     chdir: path;
-    remove: path;
+    remove: removes;
     mknod: path;
     mkfifo: path;
     pathconf: path;
@@ -421,6 +472,8 @@ before! {
     mkostemps64: path;
     mkdtemp: path;
     fts_open: paths;
+    fts64_open: paths;
+    openat2: path_at;
     pthread_cancel: cancels;
     // Faults of lent memory.
     sigaction: handles;
@@ -431,6 +484,9 @@ before! {
     sysv_signal: handles;
     __sysv_signal: handles;
     sigset: handles;
+    // Another thread.
+    pthread_create: threads;
+    thrd_create: threads;
     // More code.
     dlopen: loads;
     dlmopen: no_more;
@@ -476,8 +532,7 @@ mod tests {
 
     #[test]
     fn a_function_that_nobody_has_is_not_implemented() {
-        static NEXT: crate::next::Next = crate::next::Next::new("tandemfs_has_no_such_function\0");
-        assert_eq!(behind(&NEXT), unavailable as *const c_void);
+        assert_eq!(behind(crate::next::next!("tandemfs_has_no_such_function")), unavailable as *const c_void);
         assert_eq!((unavailable(), sys::errno()), (-1, libc::ENOSYS));
     }
 }

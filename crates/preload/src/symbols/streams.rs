@@ -228,13 +228,12 @@ macro_rules! of_streams {
         /// As libc's.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
-            static NEXT: crate::next::Next = crate::next::Next::new(concat!(stringify!($name), "\0"));
             let done: Option<$result> = $body;
             done.unwrap_or_else(|| {
                 // SAFETY: libc's function of this name, which has this type; the arguments are the caller's. No program that has a stream of libc's
                 // lacks it.
                 unsafe {
-                    let next = std::mem::transmute::<*mut std::ffi::c_void, Option<unsafe extern "C" fn($($type),*) -> $result>>(NEXT.get());
+                    let next = std::mem::transmute::<*mut std::ffi::c_void, Option<unsafe extern "C" fn($($type),*) -> $result>>(crate::next::next!(stringify!($name)).get());
                     next.unwrap_or_else(|| std::process::abort())($($argument),*)
                 }
             })
