@@ -17,12 +17,8 @@ fn age(target: &Path, options: &[&str]) -> Command {
 }
 
 fn image(directory: &Path) -> std::path::PathBuf {
-    image_of(directory, 32 << 20, 128 << 20)
-}
-
-fn image_of(directory: &Path, memory_bytes: u64, block_bytes: u64) -> std::path::PathBuf {
     let path = directory.join("image");
-    let options = CreateOptions { profile: "off".to_owned(), memory_bytes, block_bytes };
+    let options = CreateOptions { profile: "off".to_owned(), memory_bytes: 32 << 20, block_bytes: 128 << 20 };
     tandemfs_emulator::create(&path, &options).expect("created");
     let device = tandemfs_emulator::open_device(path.to_str().expect("Unicode"), &DeviceOptions::default()).expect("opened");
     make_file_system(&Drive::new(device), &FormatOptions::default()).expect("formatted");
@@ -53,19 +49,6 @@ fn an_image_is_aged_and_sampled_at_each_utilization() {
         assert!(share(sample, "pieces_a_file") >= 0.5);
     }
     assert!(share(&samples[2], "churn") >= 4.0);
-}
-
-/// Of files in the memory zone, too, it is known how many pieces they are in and what huge pages could map.
-#[test]
-fn a_memory_zone_is_aged_and_sampled() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let image = image_of(directory.path(), 192 << 20, 32 << 20);
-    let report = report(&age(&image, &["--memory", "--utilization", "50%", "--churn", "1"]).output().expect("run"));
-    let samples = report["samples"].as_array().expect("samples");
-    assert_eq!(samples.len(), 2);
-    assert!(samples[0]["pieces_a_file"].is_null(), "no file yet: {}", samples[0]);
-    assert!((share(&samples[0], "large_huge_share") - 1.0).abs() < f64::EPSILON, "{}", samples[0]);
-    assert!(share(&samples[1], "pieces_a_file") >= 0.5 && (0.0..=1.0).contains(&share(&samples[1], "large_huge_share")), "{}", samples[1]);
 }
 
 /// [AX3]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use tandemfs_device::Drive;
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{AllocateMode, CompactionRun, FileSystem, Home, LayoutOptions, LayoutPlace, MappedExtent, MountOptions, WriteOptions};
+use tandemfs_fs::{AllocateMode, CompactionRun, FileSystem, Home, LayoutOptions, LayoutPlace, MountOptions, WriteOptions};
 
 use super::survey::{Free, Piece, of_peer};
 use crate::failure::{Failure, Result};
@@ -19,8 +19,6 @@ use crate::workloads::Directories;
 const TREE: &str = "aged";
 /// Written at once.
 const WRITE_BYTES: usize = 1 << 20;
-/// Mapped at once to see where bytes lie: who maps 2 MiB gives the file the hint *aligned*, and a look should not change how it ages.
-const LOOK_BYTES: u64 = 1 << 20;
 
 /// A file system that is aged. Paths are relative to the directory where that happens.
 pub trait Target: Sync {
@@ -54,7 +52,16 @@ pub fn open(target: &Path, in_memory: bool) -> Result<Box<dyn Target>> {
         create_directory(&tree)?;
         return Ok(Box::new(Mounted { tree }));
     }
-    Ok(Box::new(Library::open(target, in_memory)?))
+    let drive = Drive::new(scene::open(scene::path_text(target)?, false)?);
+    let fs = scene::mount(drive, &MountOptions::default())?;
+    let root = match fs.lookup(InodeNumber::ROOT, TREE.as_bytes()) {
+        Ok(attributes) => attributes.inode,
+        Err(_) => fs.create(InodeNumber::ROOT, TREE.as_bytes(), &scene::new_directory())?.inode,
+    };
+    if in_memory {
+        fs.set_home(root, Home::Memory)?;
+    }
+    Ok(Box::new(Library { fs, in_memory, directories: Directories::below(root) }))
 }
 
 /// A directory of a mounted file system.
@@ -131,31 +138,6 @@ struct Library {
 }
 
 impl Library {
-    fn open(target: &Path, in_memory: bool) -> Result<Self> {
-        let drive = Drive::new(scene::open(scene::path_text(target)?, false)?);
-        let fs = scene::mount(drive, &MountOptions::default())?;
-        let root = match fs.lookup(InodeNumber::ROOT, TREE.as_bytes()) {
-            Ok(attributes) => attributes.inode,
-            Err(_) => fs.create(InodeNumber::ROOT, TREE.as_bytes(), &scene::new_directory())?.inode,
-        };
-        if in_memory {
-            fs.set_home(root, Home::Memory)?;
-        }
-        Ok(Self { fs, in_memory, directories: Directories::below(root) })
-    }
-
-    /// The pieces of a file in the memory zone, of which a layout tells no places. Space that was only allocated becomes zeros by it, and stays
-    /// where it is.
-    fn mapped_pieces(&self, file: InodeNumber, size: u64) -> Result<Vec<Piece>> {
-        let mut pieces = Vec::new();
-        for at in (0..size).step_by(LOOK_BYTES as usize) {
-            let mapping = self.fs.map(file, at, LOOK_BYTES.min(size - at), false)?;
-            let piece = |extent: &MappedExtent| Piece { offset: extent.file_offset, at: extent.device_offset, bytes: extent.bytes };
-            pieces.extend(mapping.extents().iter().map(piece));
-        }
-        Ok(pieces)
-    }
-
     fn parent<'p>(&self, path: &'p str) -> Result<(InodeNumber, &'p [u8])> {
         self.directories.resolve(&self.fs, path)
     }
@@ -227,11 +209,11 @@ impl Target for Library {
     }
 
     fn pieces(&self, path: &str) -> Result<Vec<Piece>> {
+        if self.in_memory {
+            return Err(Failure::new("a layout tells no places in the memory zone"));
+        }
         let (parent, name) = self.parent(path)?;
         let attributes = self.fs.lookup(parent, name)?;
-        if self.in_memory {
-            return self.mapped_pieces(attributes.inode, attributes.size);
-        }
         let (mut pieces, mut at) = (Vec::new(), 0);
         while at < attributes.size {
             let layout = self.fs.layout(attributes.inode, at, attributes.size - at, LayoutOptions { settle: true }, || ())?;
@@ -251,45 +233,5 @@ impl Drop for Library {
         if let Err(error) = self.fs.unmount() {
             let _unread = writeln!(std::io::stderr(), "tandemfs-bench: unmount: {error}");
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tandemfs_emulator::CreateOptions;
-    use tandemfs_fs::{FormatOptions, make_file_system};
-
-    use super::*;
-
-    /// Where files in the memory zone lie is known, and looking gives them no hint.
-    #[test]
-    fn places_in_the_memory_zone_are_known() {
-        const MIB: u64 = 1 << 20;
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = directory.path().join("image");
-        let options = CreateOptions { profile: "off".to_owned(), memory_bytes: 64 * MIB, block_bytes: 64 * MIB };
-        tandemfs_emulator::create(&path, &options).expect("created");
-        let device = scene::open(scene::path_text(&path).expect("Unicode"), false).expect("opened");
-        make_file_system(&Drive::new(device), &FormatOptions::default()).expect("formatted");
-        let library = Library::open(&path, true).expect("opened");
-        for (name, bytes, is_written) in
-            [("allocated", 5 * MIB + 5000, false), ("written", 4 * MIB, true), ("small", 3000, true), ("empty", 0, true)]
-        {
-            library.create(name, bytes, is_written).expect("made");
-            let pieces = library.pieces(name).expect("known");
-            let mut next = 0;
-            for piece in &pieces {
-                assert_eq!(piece.offset, next, "{name}: in order and without gaps");
-                next += piece.bytes;
-            }
-            assert_eq!(next, bytes.next_multiple_of(4096), "{name}");
-            let whole =
-                pieces.iter().filter(|piece| piece.at % (2 * MIB) == piece.offset % (2 * MIB)).map(|piece| piece.bytes).sum::<u64>();
-            assert!(whole >= bytes / (2 * MIB) * (2 * MIB), "{name}: in aligned extents");
-            let (parent, file) = library.parent(name).expect("there");
-            let file = library.fs.lookup(parent, file).expect("there").inode;
-            assert!(!library.fs.is_aligned(file).expect("known"), "{name}: no hint");
-        }
-        assert_ne!(library.pieces("allocated").expect("known")[0].at, library.pieces("written").expect("known")[0].at);
     }
 }
