@@ -96,8 +96,16 @@ impl Door {
     pub fn enter(directory: impl AsRef<Path>, options: &Options) -> std::result::Result<(Self, Mount), ConnectError> {
         let (mount, root) = mount_of(directory.as_ref())?;
         let (connected, socket) = find(directory.as_ref(), &mount)?;
-        let entered = connect(connected, root.as_fd(), options)?;
+        let entered = connect(connected, root.as_fd(), options).map_err(|error| of_mount(error, directory.as_ref()))?;
         Ok((Self { socket, user: mount.user }, Mount(Arc::new(entered))))
+    }
+}
+
+/// What an error says of the mount. A daemon whose mount has ended had its device number before: then the mount has no door, or its socket would be newer.
+fn of_mount(error: ConnectError, directory: &Path) -> ConnectError {
+    match error {
+        ConnectError::Refused { errno, .. } if errno == rustix::io::Errno::NOTCONN.raw_os_error() => ConnectError::NoDoor(directory.into()),
+        other => other,
     }
 }
 
@@ -126,7 +134,8 @@ impl Mount {
     pub fn connect_with(directory: impl AsRef<Path>, options: &Options) -> std::result::Result<Self, ConnectError> {
         let directory = directory.as_ref();
         let (mount, root) = mount_of(directory)?;
-        connection(&mount, || connect(find(directory, &mount)?.0, root.as_fd(), options)).map(Self)
+        let entered = || connect(find(directory, &mount)?.0, root.as_fd(), options);
+        connection(&mount, entered).map(Self).map_err(|error| of_mount(error, directory))
     }
 
     /// Connects by a socket to the daemon that nothing was said on yet. `root` is the root directory of the mount, opened with O_PATH.

@@ -293,7 +293,7 @@ impl Reception {
             // Its end, which may come at once, waits here until the client is known, or nobody would take it out again.
             let mut clients = self.shared.clients.lock();
             if self.shared.is_closed.load(Relaxed) {
-                return Err(refusal(Errno::NOTCONN, "the direct door of this mount has failed; the mount serves this process"));
+                return Err(refusal(Errno::IO, "the direct door of this mount has failed; the mount serves this process"));
             }
             let id = self.shared.control.add(Arc::clone(&arena), lifelines);
             clients.insert(id, Arc::clone(&client));

@@ -32,8 +32,8 @@
 //!       alone. What a READ brings in is dropped right behind it, by a thread for which nobody waits, as a drop waits for the page, which is locked
 //!       until the reply; until that drop such a mapping may see bytes of the moment before.
 //! [BS13] Behind a direct WRITE that fails and would have let the file grow, the kernel cuts the file to the end that it knows, which clients may have
-//!        reached behind. So a SETATTR of the size by the same thread, less than the end of that WRITE and within [`CUT_WITHIN`], changes nothing
-//!        then. It looks like an ftruncate(2), and one that comes first is taken for it.
+//!        reached behind. So a SETATTR of the size by the same thread, to where that WRITE began and within [`CUT_WITHIN`], changes nothing
+//!        then: who writes behind what he knows writes at that end. It looks like an ftruncate(2), and one that comes first is taken for it.
 //! [BS12] An fsync of the mount makes such stores durable as well: where they have to be flushed, the daemon answers it instead of the kernel. It then
 //!       also makes the times of stores under leases durable; an fdatasync does not.
 //! [BS10] A note about a file goes only when nobody has the file any more ([NT1] of `notes.rs`): the kernel has no pages of a file that it has
@@ -81,7 +81,7 @@ struct Files {
 struct Failed {
     file: InodeNumber,
     thread: u32,
-    end: u64,
+    offset: u64,
     since: Instant,
 }
 
@@ -216,10 +216,10 @@ impl Noted {
     }
 
     /// A direct WRITE has failed ([BS13]).
-    pub(crate) fn direct_write_failed(&self, file: InodeNumber, thread: u32, end: u64) {
+    pub(crate) fn direct_write_failed(&self, file: InodeNumber, thread: u32, offset: u64) {
         let mut files = self.0.of(file).lock();
         files.failed.retain(|failed| failed.thread != thread && failed.since.elapsed() < CUT_WITHIN);
-        files.failed.push(Failed { file, thread, end, since: Instant::now() });
+        files.failed.push(Failed { file, thread, offset, since: Instant::now() });
     }
 
     /// Whether a thread's SETATTR of a size is the kernel's behind such a WRITE ([BS13]).
@@ -227,7 +227,7 @@ impl Noted {
         let mut files = self.0.of(file).lock();
         let Some(at) = files.failed.iter().position(|failed| failed.file == file && failed.thread == thread) else { return false };
         let failed = files.failed.swap_remove(at);
-        size < failed.end && failed.since.elapsed() < CUT_WITHIN
+        size == failed.offset && failed.since.elapsed() < CUT_WITHIN
     }
 
     /// Whether clients have made a file shorter since the kernel learned of it, or may have.
@@ -603,12 +603,12 @@ mod tests {
     #[test]
     fn one_cut_behind_a_failed_direct_write_is_the_kernels() {
         let noted = Noted::default();
-        noted.direct_write_failed(FILE, 5, 8192);
+        noted.direct_write_failed(FILE, 5, 4096);
         assert!(!noted.take_failed(FILE, 6, 4096) && !noted.take_failed(InodeNumber::new(8), 5, 4096));
         assert!(noted.take_failed(FILE, 5, 4096));
         assert!(!noted.take_failed(FILE, 5, 4096), "the next one is the program's");
         noted.direct_write_failed(FILE, 5, 8192);
-        assert!(!noted.take_failed(FILE, 5, 8192), "the kernel cuts nothing off there");
+        assert!(!noted.take_failed(FILE, 5, 4096), "the kernel cuts off nothing there");
     }
 
     /// [BS5]: the kernel has known neither of the first two files, so it does not forget them.

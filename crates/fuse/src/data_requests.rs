@@ -223,7 +223,7 @@ impl Door {
             Err(error) => {
                 match (write.way, &self.beside) {
                     (Way::FromCache, _) => self.lost(write, &error),
-                    (Way::Direct, Some(noted)) => noted.direct_write_failed(file, write.thread, bytes.end),
+                    (Way::Direct, Some(noted)) => noted.direct_write_failed(file, write.thread, bytes.start),
                     _ => {}
                 }
                 return reply.error(self.failed("write", write.node, &error));
