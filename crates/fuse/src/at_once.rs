@@ -2,7 +2,7 @@
 //! for the next work, so that there are more of them only while some are stuck.
 
 use std::io;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::later::Later;
@@ -24,14 +24,9 @@ impl Kept {
 }
 
 impl AtOnce {
-    /// Also where no thread can be started: then behind the work of `otherwise`.
+    /// Runs a job in a thread of its own, or as the next work of `otherwise` if no thread can be started.
     pub(crate) fn run_or_later(&self, job: impl FnOnce() + Send + 'static, otherwise: &Later) {
-        let kept = Arc::new(Mutex::new(Some(job)));
-        let take = |kept: &Mutex<Option<_>>| kept.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let ours = Arc::clone(&kept);
-        if self.run(move || take(&ours).into_iter().for_each(|job| job())).is_err()
-            && let Some(job) = take(&kept)
-        {
+        if let Err((_, job)) = self.start(Box::new(job)) {
             otherwise.push(job);
         }
     }
@@ -39,29 +34,34 @@ impl AtOnce {
     /// # Errors
     /// A thread cannot be started.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        let mut job: Job = Box::new(job);
+        self.start(Box::new(job)).map_err(|(error, _)| error)
+    }
+
+    /// Gives the job back where no thread can be started.
+    fn start(&self, mut job: Job) -> Result<(), (io::Error, Job)> {
         if let Some(thread) = self.0.replace(None) {
             match thread.send(job) {
                 Ok(()) => return Ok(()),
                 Err(unsent) => job = unsent.0,
             }
         }
-        let kept = Arc::downgrade(&self.0);
-        std::thread::Builder::new().name("drop-pages".into()).spawn(move || run(job, &kept)).map(drop)
+        let (kept, (sender, receiver)) = (Arc::downgrade(&self.0), channel());
+        match std::thread::Builder::new().name("drop-pages".into()).spawn(move || run(receiver, &kept)) {
+            Ok(_) => sender.send(job).map_err(|unsent| (io::ErrorKind::BrokenPipe.into(), unsent.0)),
+            Err(error) => Err((error, job)),
+        }
     }
 }
 
-fn run(mut job: Job, kept: &Weak<Kept>) {
-    loop {
+/// Runs what comes, until the owner of the way to it is gone.
+fn run(mut jobs: Receiver<Job>, kept: &Weak<Kept>) {
+    while let Ok(job) = jobs.recv() {
         job();
         let (sender, receiver) = channel();
         let Some(kept) = kept.upgrade() else { return };
         drop(kept.replace(Some(sender)));
-        drop(kept); // so that the end of its owner ends the wait
-        match receiver.recv() {
-            Ok(next) => job = next,
-            Err(_) => return,
-        }
+        jobs = receiver;
+        // `kept` ends here, before the wait, so that the end of its owner ends that.
     }
 }
 

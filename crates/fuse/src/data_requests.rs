@@ -73,7 +73,16 @@ impl Write {
 /// A WRITE that has changed the file and is not acknowledged.
 struct Wrote {
     bytes: usize,
-    stale: Option<Stale>,
+    pages: Pages,
+}
+
+/// What is to be done about the page cache.
+enum Pages {
+    /// Nothing.
+    Right,
+    Stale(Stale),
+    /// All are dropped, as the bytes went elsewhere ([BS5] of `beside.rs`), where they are in progress.
+    Moved(Vec<DirectWrite>),
 }
 
 /// What of the page cache may be older than a WRITE ([DR3]).
@@ -82,8 +91,6 @@ enum Stale {
     Noted(DirectWrite),
     /// Pages of a WRITE through the page cache that were dropped and read again.
     ReadAgain(ReadAgain),
-    /// All pages, as a WRITE went elsewhere ([BS5] of `beside.rs`), where it is in progress.
-    Moved(Vec<DirectWrite>),
 }
 
 impl Door {
@@ -142,7 +149,7 @@ impl Door {
                     door.kernel.drop_pages(inode(node), tail); // [DR4]
                     caller.run(|| parked.finish(|reply| door.write_now(write, held, &data, reply)));
                 };
-                self.kernel.dropping.run_or_later(answer, &self.pages); // [LT5] of `later.rs`
+                self.at_once(answer);
             }
         }
     }
@@ -164,8 +171,10 @@ impl Door {
     /// Changes the file. What may be older in the page cache then is not dropped yet.
     fn put(&self, write: &Write, data: &[u8], held: Option<DirectWrite>) -> Result<Wrote> {
         let (bytes, moved) = self.fs.for_caller(write.thread, || self.put_bytes(write, data, held.as_ref()))?;
+        if let Some(moved) = moved {
+            return Ok(Wrote { bytes, pages: Pages::Moved(held.into_iter().chain(moved).collect()) });
+        }
         let stale = match held {
-            held if moved.is_some() => Some(Stale::Moved(held.into_iter().chain(moved.into_iter().flatten()).collect())),
             Some(held) => held.must_drop().then_some(Stale::Noted(held)),
             None if write.way == Way::Through => {
                 let written = write.offset..write.offset + bytes as u64;
@@ -173,7 +182,7 @@ impl Door {
             }
             None => None,
         };
-        Ok(Wrote { bytes, stale })
+        Ok(Wrote { bytes, pages: stale.map_or(Pages::Right, Pages::Stale) })
     }
 
     /// How many bytes were written, and registrations if they went to another place.
@@ -218,8 +227,8 @@ impl Door {
 
     fn wrote(self: &Arc<Self>, write: &Write, result: Result<Wrote>, reply: Reply<'_>) {
         let (file, bytes) = (inode(write.node), write.bytes());
-        let (written, stale) = match result {
-            Ok(wrote) => (wrote.bytes as u32, wrote.stale),
+        let (written, pages) = match result {
+            Ok(wrote) => (wrote.bytes as u32, wrote.pages),
             Err(error) => {
                 match (write.way, &self.beside) {
                     (Way::FromCache, _) => self.lost(write, &error),
@@ -229,10 +238,10 @@ impl Door {
                 return reply.error(self.failed("write", write.node, &error));
             }
         };
-        let stale = match stale {
-            None => return reply.written(written),
-            Some(Stale::Moved(held)) => return self.wrote_elsewhere(write, held, written, reply),
-            Some(stale) => stale,
+        let stale = match pages {
+            Pages::Right => return reply.written(written),
+            Pages::Moved(held) => return self.wrote_elsewhere(write, held, written, reply),
+            Pages::Stale(stale) => stale,
         };
         let door = Arc::clone(self);
         let drop_stale = move || match stale {
@@ -241,7 +250,6 @@ impl Door {
                 drop(held);
             }
             Stale::ReadAgain(again) => door.kernel.drop_read_again(file, &again),
-            Stale::Moved(_) => {}
         };
         match reply.try_park() {
             Ok(parked) => {
@@ -249,7 +257,7 @@ impl Door {
                     drop_stale();
                     parked.finish(|reply| reply.written(written));
                 };
-                self.kernel.dropping.run_or_later(answer, &self.pages); // [LT5] of `later.rs`
+                self.at_once(answer);
             }
             Err(reply) => {
                 // [LT3] of `later.rs`: acknowledged before the pages are dropped. A direct WRITE stays registered until then.
@@ -263,14 +271,14 @@ impl Door {
     fn wrote_elsewhere(self: &Arc<Self>, write: &Write, held: Vec<DirectWrite>, written: u32, reply: Reply<'_>) {
         let (file, bytes, door) = (inode(write.node), write.bytes(), Arc::clone(self));
         let whole_pages = page_of(bytes.start.saturating_add(PAGE_BYTES - 1))..page_of(bytes.end);
-        // It may wait for a page of the next WRITE, so nothing that answers one may be behind it ([LT5] of `later.rs`).
+        // It may wait for a page of the next WRITE, so nothing that answers one may be behind it.
         let drop_all = move || {
             let kernel = door.kernel.clone();
             let drop_all = move || {
                 kernel.drop_pages(file, 0..END_OF_FILES);
                 drop(held);
             };
-            door.kernel.dropping.run_or_later(drop_all, &door.pages);
+            door.at_once(drop_all);
         };
         let parked = if write.way == Way::Through && !whole_pages.is_empty() { reply.try_park() } else { Err(reply) };
         match parked {
@@ -281,13 +289,18 @@ impl Door {
                     parked.finish(|reply| reply.written(written));
                     drop_all();
                 };
-                self.kernel.dropping.run_or_later(answer, &self.pages);
+                self.at_once(answer);
             }
             Err(reply) => {
                 drop_all();
                 reply.written(written);
             }
         }
+    }
+
+    /// What drops pages, and what answers requests for whose pages a drop may wait ([LT5] of `later.rs`).
+    fn at_once(&self, job: impl FnOnce() + Send + 'static) {
+        self.kernel.dropping.run_or_later(job, &self.pages);
     }
 
     /// Handles failed writeback ([DR5]).
@@ -385,7 +398,7 @@ impl Door {
                     drop((changing, filling));
                     parked.finish(|reply| told(&door, &attributes, reply));
                 };
-                self.kernel.dropping.run_or_later(answer, &self.pages); // [LT5] of `later.rs`
+                self.at_once(answer);
             }
         }
     }
