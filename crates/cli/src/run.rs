@@ -110,8 +110,8 @@ fn library() -> Result<PathBuf, String> {
     }
 }
 
-/// The library behind those that the user preloads: these stand in front of the program, as without it, and what they call next is the library. One of
-/// an outer `tandemfs run` is replaced.
+/// What is preloaded: the libraries of the user first, then this one, so that theirs are called as without it. The library of an outer `tandemfs run` is
+/// replaced.
 fn preloaded(library: &Path) -> OsString {
     let list = env::var_os(PRELOAD).unwrap_or_default();
     let is_separator = |byte: &u8| matches!(byte, b':' | b' ');

@@ -277,9 +277,9 @@ pub(crate) fn leave_to_mount(inode: u64) {
     files.push(inode);
 }
 
-/// A number has its file from now on, as a placeholder if there may be one still; inside. The mount opens a file of which the kernel has got more than bytes
-/// since it was looked, and all files once there are no placeholders any more: who says so does it before he looks for placeholders, under the lock that is held here. A file
-/// that the call has made stays: the mount would find that it exists.
+/// A number has its file from now on, as a placeholder if there may be one still; inside. It may not where the kernel has got more of the file than
+/// bytes since the look ([PRL14]), or where placeholders have ended: the mount opens the file then. Both are said under the lock that is held here, and
+/// only then placeholders are looked for, so no open is missed. A file that the call has made stays: the mount would find that it exists.
 pub(crate) fn add(
     number: Reserved,
     (file, door): (File, Arc<Door>),
