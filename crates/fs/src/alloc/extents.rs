@@ -270,9 +270,10 @@ impl MemoryAllocator {
                 Some(page)
             })
         };
+        let breaks_groups = Cell::new(true);
         let from_unit = |pool| {
             pools.with(pool, |space| {
-                let page = self.take_free_unit(pool, space)?;
+                let page = self.take_free_unit(pool, space, breaks_groups.get())?;
                 space.clear(page + count, UNIT_PAGES - count);
                 self.extents.free_pages.fetch_add(UNIT_PAGES, SeqCst);
                 self.took_pages(address(pool, page), count);
@@ -281,9 +282,16 @@ impl MemoryAllocator {
         };
         let may_break = may_break || count == UNIT_PAGES;
         let found = |page: u64| (LineAddress::new(page * PAGE_LINES), taken.get());
-        let Some(node) = self.numa.first(true, || self.free_on_nodes()) else {
-            return pools.find(least, from_hole, may_break.then_some(from_unit)).map(found);
+        // [LX1] of `large_units.rs`: no pool breaks a whole group while another one has a unit of a broken one.
+        let anywhere = || {
+            breaks_groups.set(self.map.large.is_none());
+            let without = pools.find(least, from_hole, may_break.then_some(from_unit));
+            if without.is_some() || breaks_groups.replace(true) {
+                return without.map(found);
+            }
+            pools.find(least, from_hole, may_break.then_some(from_unit)).map(found)
         };
+        let Some(node) = self.numa.first(true, || self.free_on_nodes()) else { return anywhere() };
         if let Some(page) = pools.find_on(node, least, from_hole, may_break.then_some(from_unit)) {
             return Some(found(page));
         }
@@ -299,7 +307,7 @@ impl MemoryAllocator {
                 return Some(found(page));
             }
         }
-        pools.find(least, from_hole, may_break.then_some(from_unit)).map(found)
+        anywhere()
     }
 
     /// Free pages that extents could have on each node, as far as they are in units that nobody has, or that extents have.
@@ -315,8 +323,9 @@ impl MemoryAllocator {
         self.extents.used_pages.fetch_add(count, SeqCst);
     }
 
-    /// Takes a free unit for a pool, whose lock the caller holds: of its space, all pages are taken then. Returns the first page.
-    fn take_free_unit(&self, pool: usize, space: &mut AlignedSpace) -> Option<u64> {
+    /// Takes a free unit for a pool, whose lock the caller holds: of its space, all pages are taken then. A whole group of units is broken only
+    /// if `breaks_groups`. Returns the first page.
+    fn take_free_unit(&self, pool: usize, space: &mut AlignedSpace, breaks_groups: bool) -> Option<u64> {
         let _serial = self.units.lock();
         if fails(Take::Unit) || self.free_units.load(SeqCst) <= self.metadata_reserve_units.max(self.short_regions(None)) {
             return None;
@@ -325,7 +334,8 @@ impl MemoryAllocator {
         let is_free = |unit: &u64| self.map.owner(first + unit) == UnitOwner::Free;
         let unit = match &self.map.large {
             Some(large) => {
-                let unit = large.take_unit(Some(pool))? - first;
+                let broken = large.take_unit_of_broken(pool);
+                let unit = broken.or_else(|| if breaks_groups { large.break_group(pool) } else { None })? - first;
                 space.set(unit * UNIT_PAGES, UNIT_PAGES);
                 unit
             }

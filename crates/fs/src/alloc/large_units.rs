@@ -3,6 +3,7 @@
 //!
 //! [LX1] Without the option of the mount there is no such class. With it, whoever takes a free unit, for extents, data logs or metadata, gets the
 //!       lowest one of a group of which some unit is taken already; a whole group is broken only when no other unit serves, the oldest first.
+//!       Both are so across the pools: a thread that is now on one CPU and now on another would break groups of all of them otherwise.
 //! [LX2] This says which unit to take. Whose a unit is says the map of owners, and every change of it is noted here, under the same lock
 //!       (`units` of the allocator): so both agree whatever a unit is used for, and a group is whole again when its last unit is free.
 //! [LX3] Who asks for a whole group gets all of its units as extents of files. They go back one by one.
@@ -56,23 +57,37 @@ impl LargeUnits {
         }
     }
 
-    /// Takes the unit that is to be taken next, of one part or of all ([LX1]). The caller gives it an owner.
-    pub(super) fn take_unit(&self, part: Option<usize>) -> Option<u64> {
-        let each = self.each() as u32;
-        let of_part = |part: usize, page: u64| part as u64 * self.part_units + page / u64::from(each);
-        let mut parts: Vec<usize> = part.map_or_else(|| (0..self.parts.len()).collect(), |part| vec![part]);
-        let hole = parts.iter().find_map(|part| Some(of_part(*part, self.parts[*part].lock().take_hole(each)?)));
-        if hole.is_some() {
-            return hole;
+    /// Takes the unit that is to be taken next, of all parts ([LX1]). The caller gives it an owner.
+    pub(super) fn take_unit(&self) -> Option<u64> {
+        let mut parts: Vec<usize> = (0..self.parts.len()).collect();
+        let broken = parts.iter().find_map(|part| self.take_unit_of_broken(*part));
+        if broken.is_some() {
+            return broken;
         }
         parts.sort_by_key(|part| u64::MAX - self.parts[*part].lock().whole());
-        parts.iter().find_map(|part| Some(of_part(*part, self.parts[*part].lock().break_unit(each)?)))
+        parts.iter().find_map(|part| self.break_group(*part))
+    }
+
+    /// Takes the lowest free unit of the groups of a part that are broken.
+    pub(super) fn take_unit_of_broken(&self, part: usize) -> Option<u64> {
+        let page = self.parts[part].lock().take_hole(self.each() as u32)?;
+        Some(self.unit_of(part, page))
+    }
+
+    /// Breaks the oldest whole group of a part, and takes its first unit.
+    pub(super) fn break_group(&self, part: usize) -> Option<u64> {
+        let page = self.parts[part].lock().break_unit(self.each() as u32)?;
+        Some(self.unit_of(part, page))
+    }
+
+    fn unit_of(&self, part: usize, page: u64) -> u64 {
+        part as u64 * self.part_units + page / self.each()
     }
 
     /// Takes a whole group of a part ([LX3]). Returns its first unit. The caller gives all of them an owner.
     pub(super) fn take_group(&self, part: usize) -> Option<u64> {
         let page = self.parts[part].lock().take_unit()?;
-        Some(part as u64 * self.part_units + page / self.each())
+        Some(self.unit_of(part, page))
     }
 
     /// Whole groups.
@@ -91,14 +106,15 @@ mod tests {
         for group in [2, 4, 512] {
             let large = LargeUnits::new(3 * group + 1, 2 * group, group);
             assert_eq!((large.parts.len(), large.whole()), (2, 3));
-            assert_eq!(large.take_unit(None), Some(3 * group), "the zone's end is no group");
-            let taken: Vec<u64> = (0..group).filter_map(|_| large.take_unit(Some(1))).collect();
+            assert_eq!(large.take_unit(), Some(3 * group), "the zone's end is no group");
+            let of_part = |part| large.take_unit_of_broken(part).or_else(|| large.break_group(part));
+            let taken: Vec<u64> = (0..group).filter_map(|_| of_part(1)).collect();
             assert_eq!(taken, (2 * group..3 * group).collect::<Vec<_>>());
-            assert_eq!((large.take_unit(Some(1)), large.whole()), (None, 2));
-            assert_eq!(large.take_unit(None), Some(0));
+            assert_eq!((of_part(1), large.whole()), (None, 2));
+            assert_eq!(large.take_unit(), Some(0));
             assert_eq!((large.take_group(0), large.take_group(0), large.whole()), (Some(group), None, 0));
             large.note(2 * group, true);
-            assert_eq!(large.take_unit(None), Some(1), "the lowest");
+            assert_eq!(large.take_unit(), Some(1), "the lowest");
             large.note(0, true);
             large.note(1, true);
             large.note(1, true);

@@ -114,7 +114,7 @@ impl UnitMap {
     /// The free unit that is to be taken next: what `other` finds, where there is no class of large extents. The caller gives it an owner.
     pub(super) fn next_free(&self, other: impl FnOnce() -> Option<u64>) -> Option<u64> {
         match &self.large {
-            Some(large) => large.take_unit(None),
+            Some(large) => large.take_unit(),
             None => other(),
         }
     }
