@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tandemfs_crash::{MemoryDevice, Random, check_device, fill};
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_format::InodeNumber;
@@ -39,11 +40,14 @@ fn unlink(fs: &FileSystem, name: &str) {
     fs.unlink(InodeNumber::ROOT, name.as_bytes()).expect("removed");
 }
 
-/// Files come and go at three quarters of the zone: most are small, some are of one or two aligned extents.
+/// Files come and go at three quarters of the zone: most are small, some are of one or two aligned extents. The thread goes from one CPU to the
+/// next, and with it from one pool of space to the next.
 fn age(fs: &FileSystem, seed: u64) {
     let mut random = Random::new(seed);
     let most = fs.space().memory.total_bytes / 4 * 3;
     let (mut files, mut used, mut written, mut number) = (Vec::new(), 0, 0, 0);
+    let allowed = sched_getaffinity(None).expect("its CPUs");
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
     while written < 8 * most {
         let bytes = match random.below(10) {
             0 => 2 * MIB,
@@ -56,6 +60,11 @@ fn age(fs: &FileSystem, seed: u64) {
             used -= bytes;
         }
         let name = format!("f{number}");
+        if number % 8 == 0 {
+            let mut one = CpuSet::new();
+            one.set(cpus[number / 8 % cpus.len()]);
+            sched_setaffinity(None, &one).expect("goes to a CPU");
+        }
         number += 1;
         let file = create(fs, &name);
         if allocate(fs, file, bytes).is_err() {
