@@ -383,8 +383,7 @@ impl Caches for Door {
 
     fn name_gone(&self, directory: InodeNumber, name: &[u8]) {
         if self.beside.is_some() {
-            let (kernel, name) = (self.kernel.clone(), name.to_vec());
-            self.names.push(move || kernel.drop_name(directory, &name)); // [BS8]
+            self.name_taken(directory, name); // [BS8]
         }
     }
 }

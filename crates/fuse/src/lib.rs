@@ -46,6 +46,7 @@ mod returning_space;
 mod scrubbing;
 mod session;
 mod settings;
+mod taken_names;
 mod traced;
 mod trimming;
 mod watches;
