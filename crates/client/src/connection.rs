@@ -17,6 +17,7 @@ use tandemfs_ring::{Answer, Attributes, Buffer, Client, NAME_BYTES_MAX, PAGE_BYT
 use crate::area::{Piece, Waiting, Wanted};
 use crate::bytes::KnownBytes;
 use crate::connect::{Greeted, received_descriptor, received_zone};
+use crate::idle::IdleFiles;
 use crate::known::{Known, KnownAnswers, Question, Told};
 use crate::lent::Lent;
 use crate::lent_stores::Stores;
@@ -67,6 +68,7 @@ pub struct Connection {
     pub(crate) known: Arc<Known>,
     pub(crate) known_bytes: KnownBytes,
     pub(crate) whole_files: Arc<WholeFiles>,
+    pub(crate) idle_files: IdleFiles,
     /// Where the daemon has lent the memory zone.
     pub(crate) lent: Option<Lent>,
     /// The zone itself, for mappings of files, where they were asked for.
@@ -107,6 +109,7 @@ impl Connection {
             known: Arc::new(Known::new(options.keeps_answers)),
             known_bytes: KnownBytes::new(options.keeps_answers),
             whole_files: Arc::default(),
+            idle_files: IdleFiles::new(options.keeps_answers),
             stores: stores.filter(|_| options.stores && can_be_lent).map(|stores| RwLock::new(Some(stores))),
             receiving: Mutex::default(),
         }
@@ -127,6 +130,19 @@ impl Connection {
 
     pub(crate) fn ring(&self) -> &Client {
         &self.ring
+    }
+
+    /// Closes a file at the daemon.
+    pub(crate) fn close(&self, handle: Handle) -> Result<()> {
+        self.known.closed(handle);
+        self.begin()?.send(&Operation::Close { handle }).map(drop)
+    }
+
+    /// Closes an idle file, of whose end everybody was told who had to be: it is handed back once at most.
+    pub(crate) fn close_for_good(&self, handle: Handle) {
+        if let Err(Error::Crossed(_)) = self.close(handle) {
+            let _closed_or_ended = self.close(handle);
+        }
     }
 
     /// Whether it stores by itself.
@@ -185,7 +201,7 @@ impl Connection {
     /// Writes bytes of an open file by its tail, all of them, if they are lent; the offset behind them.
     ///
     /// # Errors
-    /// It is not known whether they were appended.
+    /// It is not known whether they were appended, or (EIO) they were and may be lost with the power.
     #[inline]
     pub(crate) fn store_by(&self, tail: &Tail, place: Where, from: &[u8]) -> Result<Option<u64>> {
         let stored = match self.stores.as_ref().filter(|_| tail.may_have(place)).and_then(RwLock::try_read).as_deref() {
@@ -194,6 +210,7 @@ impl Connection {
         };
         match stored {
             Stored::All(reached) => Ok(Some(reached)),
+            Stored::Volatile => Err(Errno::IO.into()),
             Stored::Nothing => Ok(None),
             Stored::TakenAway(lease, reached) => self.counts(lease, reached), // [APN2] of `tail.rs`
         }

@@ -110,7 +110,8 @@ pub(crate) struct FirstEntries {
 impl FirstEntries {
     /// Those of an answer, if it has any that may be kept.
     pub(crate) fn taken(call: &mut Call<'_>, into: Piece, answer: &Answer, seen: Seen) -> Option<Self> {
-        let first = FirstListed::decode(answer.further).filter(|first| first.bytes <= into.range.length && !seen.is_none())?;
+        let first =
+            FirstListed::decode(answer.further).filter(|first| first.bytes > 0 && first.bytes <= into.range.length && !seen.is_none())?;
         let mut bytes = vec![0; first.bytes as usize];
         call.get(into, &mut bytes);
         Some(Self { bytes, seen, are_all: first.are_all })

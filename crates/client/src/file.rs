@@ -15,6 +15,7 @@ use tandemfs_ring::{Answer, Attributes, Seen};
 use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::directory::FirstEntries;
+use crate::idle::KnownOpen;
 use crate::known::KnownStart;
 use crate::mapping::Mapping;
 use crate::mutant::{self, Mutant};
@@ -51,7 +52,9 @@ pub struct File {
     /// What came with the answer, of a directory.
     listed: Mutex<Option<FirstEntries>>,
     /// All of it, if that came with the answer.
-    whole: Option<WholeFile>,
+    whole: Option<Arc<WholeFile>>,
+    /// Its open, if that can be repeated by this file ([IDF1] of `idle.rs`).
+    known: Mutex<Option<Box<KnownOpen>>>,
 }
 
 /// As the kernel: a range ends where offsets do, whatever of it a call would transfer.
@@ -83,7 +86,7 @@ fn in_pieces(length: usize, mut piece: impl FnMut(usize) -> Result<(usize, usize
 
 impl File {
     /// Opened, with so many bytes.
-    pub(crate) fn new(connection: Arc<Connection>, handle: Handle, flags: i32, bytes: u64, ahead: Ahead) -> Self {
+    pub(crate) fn new(connection: Arc<Connection>, handle: Handle, flags: i32, bytes: u64, ahead: Ahead, known: Option<KnownOpen>) -> Self {
         let flags = OFlags::from_bits_retain(flags.cast_unsigned());
         let access = flags & OFlags::ACCMODE;
         let reads = access == OFlags::RDONLY || access == OFlags::RDWR;
@@ -91,10 +94,17 @@ impl File {
         let (listed, whole) = match ahead {
             Ahead::Nothing => (None, None),
             Ahead::Entries(first) => (Some(first), None),
-            Ahead::Whole(whole) => (None, Some(whole)),
+            Ahead::Whole(whole) => (None, Some(Arc::new(whole))),
         };
         let (tail, synced, listed) = (Tail::default(), RwLock::default(), Mutex::new(listed));
-        Self { connection, handle, reads, appends, is_open, end, tail, synced, listed, whole }
+        let known = known.map(|open| Box::new(KnownOpen { whole: whole.clone().or(open.whole), ..open }));
+        let whole = whole.or_else(|| known.as_ref()?.whole.clone());
+        Self { connection, handle, reads, appends, is_open, end, tail, synced, listed, whole, known: Mutex::new(known) }
+    }
+
+    /// Opened again, without a request.
+    pub(crate) fn again(connection: Arc<Connection>, handle: Handle, flags: i32, open: KnownOpen) -> Self {
+        Self::new(connection, handle, flags, open.attributes.size_bytes, Ahead::Nothing, Some(open))
     }
 
     pub(crate) fn handle(&self) -> Handle {
@@ -476,6 +486,7 @@ impl File {
     /// # Errors
     /// As fcntl(2).
     pub fn set_flags(&self, flags: i32) -> Result<()> {
+        *self.known.lock() = None; // [IDF3] of `idle.rs`
         self.send(&Operation::SetFlags { handle: self.handle, flags })?;
         if !mutant::on(Mutant::AppendFlagKept) {
             self.appends.store(OFlags::from_bits_retain(flags.cast_unsigned()).contains(OFlags::APPEND), Release); // [APN5] of `tail.rs`
@@ -518,8 +529,18 @@ impl File {
     fn try_end(&self) -> Result<()> {
         match self.is_open.swap(false, Relaxed) {
             true => {
-                self.connection.known.closed(self.handle);
-                self.send(&Operation::Close { handle: self.handle }).map(drop)
+                let handle = match self.known.lock().take() {
+                    Some(open) => self.connection.idle_files.keep(self.connection.ring(), self.handle, *open),
+                    None => Some(self.handle),
+                };
+                match handle {
+                    Some(handle) if handle == self.handle => self.connection.close(handle),
+                    Some(other) => {
+                        self.connection.close_for_good(other);
+                        Ok(())
+                    }
+                    None => Ok(()),
+                }
             }
             false => Ok(()),
         }

@@ -74,6 +74,7 @@ mod connection;
 mod directory;
 mod error;
 mod file;
+mod idle;
 mod known;
 mod lent;
 mod lent_stores;

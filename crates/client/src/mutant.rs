@@ -18,6 +18,8 @@ pub enum Mutant {
     EntriesNotCompared,
     /// [WHO1]: bytes that came with an open are given whatever has changed.
     WholeNotCompared,
+    /// [IDF1]: a file is opened again whatever has changed.
+    IdleNotCompared,
     /// [KN7]: the first entries of a directory count as all of them.
     PartsCountAsAll,
     /// [KN2]: bytes are given whatever has changed.

@@ -53,6 +53,8 @@ pub(crate) enum Where {
 pub(crate) enum Stored {
     /// It counts; the offset behind its bytes.
     All(u64),
+    /// It counts, and may be lost with the power.
+    Volatile,
     /// The daemon has to do it.
     Nothing,
     /// It was appended up to this offset, and the daemon knows whether that counts ([APN2]).
@@ -127,7 +129,8 @@ impl Tail {
         let reached = offset + from.len() as u64;
         let Some(at) = lent.place(offset, from.len()).filter(|_| ring.may_answer_itself()) else { return Stored::Nothing }; // [STR8]
         let Some(inside) = access.leases.enter(lent.lease.0) else { return Stored::Nothing };
-        let said = || -> Option<()> {
+        let mut is_durable = true;
+        let mut said = || -> Option<()> {
             let grows = reached > lent.end;
             if grows && mutant::on(Mutant::WordBeforeBytes) {
                 access.put_word(lent.tail.word_offset, lent.word(reached))?;
@@ -137,8 +140,8 @@ impl Tail {
             access.persist()?; // [APN1]: before the word
             if grows {
                 access.put_word(lent.tail.word_offset, lent.word(reached))?;
-                // From here on it is appended for all to see.
-                let _is_durable = access.persist();
+                // From here on it is appended for all to see, so it counts.
+                is_durable = access.persist().is_some();
             }
             Some(())
         };
@@ -160,7 +163,7 @@ impl Tail {
             lent.end = lent.end.max(reached);
         }
         *uses = uses.saturating_add(1);
-        Stored::All(reached)
+        if is_durable { Stored::All(reached) } else { Stored::Volatile }
     }
 
     /// Loads bytes of a file that may be read, up to its end; how many ([APN6]).

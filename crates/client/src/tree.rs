@@ -8,12 +8,13 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::{AtFlags, FileType, OFlags};
 use rustix::io::Errno;
-use tandemfs_protocol::{Handle, Operation, Place, TEXT_BYTES_MAX, TimeToSet};
+use tandemfs_protocol::{FirstListed, Handle, Operation, Place, TEXT_BYTES_MAX, TimeToSet};
 use tandemfs_ring::{Answer, Attributes, Seen};
 
 use crate::area::Piece;
 use crate::connection::{Call, Connection};
 use crate::directory::{FIRST_BYTES, FirstEntries};
+use crate::idle::{Found, KnownOpen, Opening};
 use crate::known::{Question, Told};
 use crate::subject::{Name, Target};
 use crate::whole::{WHOLE_BYTES, WholeFile};
@@ -59,12 +60,24 @@ fn opened(tree: &(impl Tree + ?Sized), path: &[u8], flags: i32, mode: u32) -> Re
     if let Some(Told::Errno(Errno::NOENT)) = connection.told(absence.as_ref()) {
         return Err(Errno::NOENT.into());
     }
+    let opening = if connection.idle_files.are_wanted() { Opening::of(at, path, flags) } else { None };
+    if let Some(opening) = &opening {
+        match connection.idle_files.take(connection.ring(), opening) {
+            Found::Open(handle, open) => {
+                let attributes = open.attributes;
+                return Ok((File::again(Arc::clone(connection), handle, flags, open), Some(attributes)));
+            }
+            Found::Stale(handle) => connection.close_for_good(handle),
+            Found::Nothing => {}
+        }
+    }
     let mut call = connection.begin()?;
     let path = call.text(path)?;
     let umask = connection.umask.load(Ordering::Relaxed);
     let room = match connection.known.is_wanted() {
         true if lists(flags) => FIRST_BYTES,
         true if connection.whole_files.are_wanted(flags) => WHOLE_BYTES,
+        true if opening.is_some() => 1, // the words of the open alone ([KNW6] of the daemon)
         _ => 0,
     };
     let into = if room > 0 { call.room_at_once(room) } else { None }.unwrap_or(Piece::none());
@@ -82,8 +95,16 @@ fn opened(tree: &(impl Tree + ?Sized), path: &[u8], flags: i32, mode: u32) -> Re
         connection.known.keep(&question, Told::Names(names), seen); // [KN7]
     }
     let handle = Handle::of(answer.value).ok_or(Errno::PROTO)?;
+    let known = opening.zip(answer.attributes).filter(|_| is_open_known(&answer, seen));
+    let known = known.map(|(opening, attributes)| KnownOpen { opening, attributes, seen, whole: None });
     let bytes = answer.attributes.as_ref().map_or(0, |found| found.size_bytes);
-    Ok((File::new(Arc::clone(connection), handle, flags, bytes, ahead), answer.attributes))
+    Ok((File::new(Arc::clone(connection), handle, flags, bytes, ahead, known), answer.attributes))
+}
+
+/// Whether the words of an answer are also those of the open of a regular file.
+fn is_open_known(answer: &Answer, seen: Seen) -> bool {
+    let is_regular = answer.attributes.is_some_and(|found| FileType::from_raw_mode(found.mode) == FileType::RegularFile);
+    is_regular && !seen.is_none() && FirstListed::decode(answer.further).is_some_and(|found| found.is_open_known)
 }
 
 /// What of a file came with its open.

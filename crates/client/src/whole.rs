@@ -3,7 +3,7 @@
 //! [WHO1] A file of up to 16 KiB comes with its open if it may be read and the daemon has it at once ([AHD5] of `crates/direct`). Reads of it,
 //!        also behind its end, are answered while nothing that they depend on has changed ([KN2] of `known.rs`); otherwise the daemon is asked.
 //! [WHO2] It is asked for while programs read what came: after [`UNREAD`] opens in a row that brought nothing which was read, one open of [`RARELY`] asks.
-//! [WHO3] Bounded: a connection keeps at most [`KEPT_BYTES`] of them, each as long as its file is open.
+//! [WHO3] Bounded: a connection keeps at most [`KEPT_BYTES`] of them, each as long as its file is open or idle (`idle.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -18,7 +18,7 @@ use crate::mutant::{self, Mutant};
 
 /// Room for a file that comes with its open: 16 KiB, as much as the daemon reads without handing the request on, and a byte more, so that the end is known.
 pub(crate) const WHOLE_BYTES: u32 = (16 << 10) + 1;
-const KEPT_BYTES: u64 = 8 << 20;
+const KEPT_BYTES: u64 = 32 << 20;
 const UNREAD: u32 = 8;
 const RARELY: u32 = 32;
 

@@ -245,6 +245,9 @@ impl Call<'_> {
 
     /// [KNW5]
     fn may_be_kept(&self, keeps: Keeps) -> bool {
+        if keeps == Keeps::Opened {
+            return self.vfs.leaves_no_watchers(&self.client.process()) || mutant::on(Mutant::WatchersUnasked); // [KNW6]
+        }
         let (Keeps::Bytes(handle) | Keeps::Places(handle) | Keeps::Synced(handle)) = keeps else { return true };
         let Ok(file) = self.client.handles.get(handle) else { return false };
         let is_shared = self.vfs.leaves_pages(&file).is_err() && !mutant::on(Mutant::KernelPagesKept);
@@ -475,6 +478,7 @@ impl Call<'_> {
         if !self.client.handles.has_room() {
             return Err(Errno::MFILE.into()); // before a file is made
         }
+        self.vfs.file_system().note_watchers(); // [KNW6]
         let (file, attributes) = self.vfs.open_and_stat(&process, self.start(at)?.at(), &self.text(path)?, flags, mode)?;
         Ok(Given { answer: with_attributes(&attributes), opened: Some(file) }) // [SRV2]
     }

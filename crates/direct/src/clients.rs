@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use parking_lot::Mutex;
+use rustix::io::Errno;
 use tandemfs_format::InodeNumber;
+use tandemfs_protocol::Handle;
 use tandemfs_ring::{Arena, ClientId, Control, VersionWords};
 use tandemfs_trace::Recorder;
 use tandemfs_vfs::{Process, Vfs};
@@ -176,6 +178,18 @@ impl Shared {
         self.is_closed.store(true, Relaxed);
         let clients = std::mem::take(&mut *self.clients.lock());
         drop(clients); // without the lock: the end of a lease may wait
+    }
+
+    /// Closes files of an inode that clients keep for later use ([IDL1]–[IDL4] of the ring): it has lost its last name.
+    pub(crate) fn take_idle_back(&self, inode: InodeNumber) {
+        let clients: Vec<Arc<Client>> = self.clients.lock().values().map(Arc::clone).collect();
+        for client in clients {
+            let file = |number| client.handles.get(Handle::of(number).ok_or(Errno::BADF)?);
+            let is_of_inode = |number| file(number).is_ok_and(|file| file.inode() == inode) && !mutant::on(Mutant::IdleKept);
+            for handle in client.arena.take_idle_back(inode.get(), is_of_inode).filter_map(Handle::of) {
+                drop(client.handles.remove(handle));
+            }
+        }
     }
 
     pub(crate) fn client(&self, id: ClientId) -> Option<Arc<Client>> {

@@ -12,9 +12,11 @@
 //!        The same holds of the places of bytes that are lent ([LM5] of the file system), and of an fdatasync, which need not be asked for again
 //!        while nobody has written by a request, mapped the file or lent it anew ([VS6] of the file system): a client's stores under leases are durable
 //!        when they count.
+//! [KNW6] Who has opened a file for reading may open it again without a request, with the file that he has, while nothing that the open depends on has
+//!        changed: where the path leads, the rights, the attributes, and that nobody is told of opens by the kernel ([WCH6] of the mount).
 //! [KNW4] Reads do not change the time of access, so an answer with attributes stays right while the file is read.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 use rustix::io::Errno;
 use tandemfs_format::InodeNumber;
@@ -22,18 +24,28 @@ use tandemfs_fs::{Noted, Versions};
 use tandemfs_protocol::{Handle, KEPT_READ_BYTES_MAX, Operation, Outcome};
 use tandemfs_ring::{Seen, VersionWords};
 
+use crate::clients::Shared;
 use crate::mutant::{self, Mutant};
 
-/// The words of the ring as what the file system raises.
-pub(crate) struct Publishing(pub(crate) Arc<VersionWords>);
+/// The words of the ring as what the file system raises, and the server whose clients keep answers, once it is there.
+pub(crate) struct Publishing {
+    pub(crate) words: Arc<VersionWords>,
+    pub(crate) server: Arc<OnceLock<Weak<Shared>>>,
+}
 
 impl Versions for Publishing {
     fn raise(&self, thing: u64) {
-        self.0.raise(thing);
+        self.words.raise(thing);
     }
 
     fn current(&self, thing: u64) -> (u32, u64) {
-        self.0.current(thing)
+        self.words.current(thing)
+    }
+
+    fn is_nameless(&self, inode: InodeNumber) {
+        if let Some(server) = self.server.get().and_then(Weak::upgrade) {
+            server.take_idle_back(inode);
+        }
     }
 }
 
@@ -43,8 +55,8 @@ pub(crate) enum Keeps {
     Nothing,
     /// That the path leads nowhere.
     Absence,
-    /// Where the path leads, with the first entries of a directory ([AHD4] of `calls/ahead.rs`), or that it leads nowhere.
-    Entries,
+    /// Where the path leads, with the first entries of a directory ([AHD4] of `calls/ahead.rs`) or the attributes of a file ([KNW6]), or that it leads nowhere.
+    Opened,
     /// Everything that paths and rights decide.
     Access,
     /// The attributes as well.
@@ -68,7 +80,7 @@ impl Keeps {
             Operation::Open { flags, into, .. } if flags & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) == 0 => match into.length
             {
                 0 => Self::Absence,
-                _ => Self::Entries,
+                _ => Self::Opened,
             },
             _ => Self::Nothing,
         }
@@ -82,13 +94,16 @@ impl Keeps {
                 Some(attributes) => Some(InodeNumber::new(attributes.node)),
                 None => return Seen::default(),
             },
-            (Self::Access | Self::Entries | Self::Bytes(_) | Self::Places(_) | Self::Synced(_), Outcome::Done(_)) => None,
+            (Self::Opened, Outcome::Done(answer)) => {
+                answer.attributes.filter(|found| found.mode & libc::S_IFMT == libc::S_IFREG).map(|found| InodeNumber::new(found.node))
+            }
+            (Self::Access | Self::Bytes(_) | Self::Places(_) | Self::Synced(_), Outcome::Done(_)) => None,
             (Self::Attributes | Self::Access, Outcome::Errno(number))
                 if is_one_of(number, &[Errno::NOENT, Errno::NOTDIR, Errno::ACCESS]) =>
             {
                 None
             }
-            (Self::Absence | Self::Entries, Outcome::Errno(number)) if is_one_of(number, &[Errno::NOENT]) => None,
+            (Self::Absence | Self::Opened, Outcome::Errno(number)) if is_one_of(number, &[Errno::NOENT]) => None,
             _ => return Seen::default(),
         };
         Seen::of(noted.versions(attributes_of.filter(|_| !mutant::on(Mutant::AttributesNotSeen))))

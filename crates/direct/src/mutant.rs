@@ -60,6 +60,10 @@ pub enum Mutant {
     ForetoldToAll,
     /// [AHD4]: who may list a directory is told which names are not there, though he may not search it.
     ListedUnsearched,
+    /// [KNW6]: an open may be repeated while somebody watches.
+    WatchersUnasked,
+    /// [IDL1]: files that lose their last name stay with whoever keeps them for later.
+    IdleKept,
     /// [LNS1]: whoever asks for the memory zone for stores gets it.
     StoresForEverybody,
     /// [LNS3]: a lease lasts when its file is closed, or gets other flags.

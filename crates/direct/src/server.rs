@@ -4,7 +4,7 @@ use std::io::{self, PipeWriter};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -117,10 +117,10 @@ pub struct Server {
 }
 
 /// Publishes versions of the file system, for clients that answer by themselves ([KNW1]).
-fn published(vfs: &Vfs) -> io::Result<Option<Arc<VersionWords>>> {
-    let versions = VersionWords::new().map_err(io::Error::other)?;
-    let is_first = vfs.file_system().publish(Box::new(Publishing(Arc::clone(&versions))));
-    Ok(is_first.then_some(versions))
+fn published(vfs: &Vfs) -> io::Result<(Option<Arc<VersionWords>>, Arc<OnceLock<Weak<Shared>>>)> {
+    let (words, server) = (VersionWords::new().map_err(io::Error::other)?, Arc::default());
+    let is_first = vfs.file_system().publish(Box::new(Publishing { words: Arc::clone(&words), server: Arc::clone(&server) }));
+    Ok((is_first.then_some(words), server))
 }
 
 impl Server {
@@ -153,7 +153,7 @@ impl Server {
     ) -> io::Result<Self> {
         let poller = Poller::new(limits.spin).map_err(io::Error::other)?;
         let (control, doorbell) = (poller.control(), poller.doorbell());
-        let versions = published(&vfs)?;
+        let (versions, published) = published(&vfs)?;
         let shared = Arc::new(Shared {
             vfs,
             versions,
@@ -171,6 +171,7 @@ impl Server {
             connections: AtomicU64::new(0),
             is_closed: AtomicBool::new(false),
         });
+        let _only_once = published.set(Arc::downgrade(&shared));
         let (reception, stop) = Reception::open(Arc::clone(&shared), entrants, doorbell)?;
         let socket = reception.path().to_owned();
         let (polls, polled) = channel();

@@ -141,6 +141,16 @@ impl FileSystem {
         self.volume.versions.everything_changes();
     }
 
+    /// Somebody may be told by the kernel of what happens to files, from the moment on that the caller goes on.
+    pub fn watchers_come(&self) {
+        self.volume.versions.watchers_come();
+    }
+
+    /// What is noted now depends on it that nobody is told by the kernel; the caller finds that out behind this call.
+    pub fn note_watchers(&self) {
+        self.volume.versions.note_watchers();
+    }
+
     /// Space of both zones and inodes.
     pub fn space(&self) -> Space {
         self.volume.release_pending();

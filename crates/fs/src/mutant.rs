@@ -189,6 +189,8 @@ pub enum Mutant {
     SizeBeforePieces,
     /// R12: a file whose last holder goes while its last name is removed is forgotten.
     LateOrphanForgotten,
+    /// [VS9]: who holds an inode for later use is not told that its last name went.
+    NamelessUntold,
     /// R12: recovery does not remove inodes without names.
     OrphansForgotten,
     /// R13: a truncation forgets that stale bytes stay beyond the end.

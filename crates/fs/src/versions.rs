@@ -20,6 +20,9 @@
 //! [VS5] Places of bytes in the memory zone have versions of their own, a window of a file each ([LM1]–[LM5] of `data/lent.rs`).
 //! [VS7] The entries of a directory have a version of their own, which each change of one of its names raises with that of the name: its attributes are the
 //!       same behind two changes within one tick of the clock. What else a listing shows (`..`, that there is one) is of its rights.
+//! [VS8] That somebody may be told by the kernel of what happens to files has a version, which whoever learns first raises before that may be so.
+//! [VS9] Whoever publishes versions learns of an inode that has lost its last name while it is held, behind the commit and without locks: the versions of its
+//!       names are raised by then.
 //! [VS3] A transaction that fails afterwards has raised versions for nothing, which costs those who keep answers a question.
 
 use std::cell::{Cell, RefCell};
@@ -38,12 +41,17 @@ pub trait Versions: Send + Sync {
 
     /// Where the version of a thing is published, and what it is. Never waits.
     fn current(&self, thing: u64) -> (u32, u64);
+
+    /// An inode that somebody holds has lost its last name, whose version was raised: who holds it for later use alone gives it up. The caller has no locks.
+    fn is_nameless(&self, _: InodeNumber) {}
 }
 
 /// What a version is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Thing {
     Everything,
+    /// [VS8]
+    Watchers,
     Rights(InodeNumber),
     Attributes(InodeNumber),
     Bytes(InodeNumber),
@@ -62,6 +70,7 @@ impl Thing {
     fn number(self) -> u64 {
         let (inode, which) = match self {
             Self::Everything => (0, 0),
+            Self::Watchers => (0, 8),
             Self::Rights(inode) => (inode.get(), 1),
             Self::Attributes(inode) => (inode.get(), 2),
             Self::Bytes(inode) => (inode.get(), 4),
@@ -204,6 +213,22 @@ impl Published {
     /// Something changes that any answer may depend on, and is not read from the file system.
     pub(crate) fn everything_changes(&self) {
         self.raise(Thing::Everything);
+    }
+
+    /// Somebody may be told by the kernel of what happens to files, from now on ([VS8]).
+    pub(crate) fn watchers_come(&self) {
+        self.raise(Thing::Watchers);
+    }
+
+    /// Nobody is told anything by the kernel, as far as is known when this has been called ([VS8]).
+    pub(crate) fn note_watchers(&self) {
+        self.note(|| Thing::Watchers);
+    }
+
+    pub(crate) fn is_nameless(&self, number: InodeNumber) {
+        if let Some(versions) = self.0.get() {
+            versions.is_nameless(number);
+        }
     }
 
     #[inline]

@@ -20,7 +20,8 @@
 //! [BS5] A WRITE of a descriptor with O_APPEND has the end that the kernel knows, or with RWF_NOAPPEND the offset of the call. The kernel's end
 //!       is right unless a client has changed the file since the kernel learned of it. So the WRITE goes to its offset if no client has
 //!       reached behind it (as [DR1]); otherwise to the end that the file system has. So does one whose
-//!       offset is behind the end of a file that a client has made shorter. This is decided once more under the lock of the range: the end may be behind
+//!       offset is behind the end of a file that a client has made shorter, unless it is a direct one: that may be a piece of a call whose earlier pieces are
+//!       still on their way, so it goes to its offset, and may leave a hole. This is decided once more under the lock of the range: the end may be behind
 //!       a piece of the same call by then. The kernel's pages of the file are wrong then. Whole pages of the WRITE, which the kernel has let go of, are dropped
 //!       before the reply, the others behind it: it locks them until then. Where the bytes went they count as written by a client ([BS4]). The kernel's end stays behind by what the WRITE was moved, so the end of the file counts as
 //!       reached by clients from then on: the next WRITE may point to bytes of this one. A client is noted before it changes anything and until it has, so whoever looks at the
@@ -32,8 +33,9 @@
 //!       alone. What a READ brings in is dropped right behind it, by a thread for which nobody waits, as a drop waits for the page, which is locked
 //!       until the reply; until that drop such a mapping may see bytes of the moment before.
 //! [BS13] Behind a direct WRITE that fails and would have let the file grow, the kernel cuts the file to the end that it knows, which clients may have
-//!        reached behind. So a SETATTR of the size by the same thread, to where that WRITE began and within [`CUT_WITHIN`], changes nothing
-//!        then: who writes behind what he knows writes at that end. It looks like an ftruncate(2), and one that comes first is taken for it.
+//!        reached behind. So of a file that clients have changed a SETATTR of the size by the same thread, to what that call would have written and within
+//!        [`CUT_WITHIN`], changes nothing then. It looks like an ftruncate(2), and one that comes first is taken for it. A WRITE that begins behind the end
+//!        that the kernel knows is not covered.
 //! [BS12] An fsync of the mount makes such stores durable as well: where they have to be flushed, the daemon answers it instead of the kernel. It then
 //!       also makes the times of stores under leases durable; an fdatasync does not.
 //! [BS10] A note about a file goes only when nobody has the file any more ([NT1] of `notes.rs`): the kernel has no pages of a file that it has
@@ -81,7 +83,7 @@ struct Files {
 struct Failed {
     file: InodeNumber,
     thread: u32,
-    offset: u64,
+    bytes: Range<u64>,
     since: Instant,
 }
 
@@ -216,10 +218,17 @@ impl Noted {
     }
 
     /// A direct WRITE has failed ([BS13]).
-    pub(crate) fn direct_write_failed(&self, file: InodeNumber, thread: u32, offset: u64) {
+    pub(crate) fn direct_write_failed(&self, file: InodeNumber, thread: u32, mut bytes: Range<u64>) {
         let mut files = self.0.of(file).lock();
+        if files.changed.get(file).is_none() && !files.changed.is_full() {
+            return; // the kernel's end is the file's
+        }
+        let is_of_call = |failed: &Failed| failed.file == file && failed.thread == thread && failed.since.elapsed() < CUT_WITHIN;
+        if let Some(pieces) = files.failed.iter().find(|failed| is_of_call(failed)) {
+            bytes = pieces.bytes.start.min(bytes.start)..pieces.bytes.end.max(bytes.end);
+        }
         files.failed.retain(|failed| failed.thread != thread && failed.since.elapsed() < CUT_WITHIN);
-        files.failed.push(Failed { file, thread, offset, since: Instant::now() });
+        files.failed.push(Failed { file, thread, bytes, since: Instant::now() });
     }
 
     /// Whether a thread's SETATTR of a size is the kernel's behind such a WRITE ([BS13]).
@@ -227,7 +236,7 @@ impl Noted {
         let mut files = self.0.of(file).lock();
         let Some(at) = files.failed.iter().position(|failed| failed.file == file && failed.thread == thread) else { return false };
         let failed = files.failed.swap_remove(at);
-        size == failed.offset && failed.since.elapsed() < CUT_WITHIN
+        failed.bytes.contains(&size) && failed.since.elapsed() < CUT_WITHIN
     }
 
     /// Whether clients have made a file shorter since the kernel learned of it, or may have.
@@ -237,6 +246,14 @@ impl Noted {
             None => files.changed.is_full(),
             Some(by_clients) => by_clients.is_cut && by_clients.generation == generation,
         }
+    }
+
+    /// Whether clients are why the kernel takes this offset for the end of a file of this size ([BS5]).
+    fn is_wrong_end(&self, file: InodeNumber, generation: u32, (offset, is_direct): (u64, bool), size: u64) -> bool {
+        if is_direct && offset > size && !mutant::on(Mutant::PiecesOutOfOrder) {
+            return false;
+        }
+        offset < self.end_by_clients(file, generation) || offset > size && self.have_clients_cut(file, generation)
     }
 
     /// Whether nothing is noted and nobody drops pages.
@@ -381,6 +398,10 @@ impl Caches for Door {
         self.watches.as_ref().map_or(Ok(false), |watches| watches.is_any(inodes))
     }
 
+    fn may_be_watched(&self) -> bool {
+        self.watches.as_ref().is_some_and(|watches| watches.looks())
+    }
+
     fn name_gone(&self, directory: InodeNumber, name: &[u8]) {
         if self.beside.is_some() {
             self.name_taken(directory, name); // [BS8]
@@ -437,23 +458,19 @@ impl Door {
     pub(crate) fn goes_to_the_end(&self, file: InodeNumber, offset: u64, is_alone: bool, held: Option<&DirectWrite>) -> Result<bool> {
         let (size, generation) = self.fs.size_and_generation(file)?; // before the note
         let is_piece = offset > size && held.is_some_and(|held| held.follows_from(size));
-        Ok(is_alone && offset == size || !is_piece && self.is_wrong_end(file, generation, offset, size))
+        Ok(is_alone && offset == size || !is_piece && self.is_wrong_end(file, generation, (offset, held.is_some()), size))
     }
 
     /// Whether clients are why the kernel takes this offset for the end of a file of this size.
-    fn is_wrong_end(&self, file: InodeNumber, generation: u32, offset: u64, size: u64) -> bool {
-        let is_wrong = |noted: &Arc<Noted>| match noted.end_by_clients(file, generation) {
-            end if offset < end => true,
-            _ => offset > size && noted.have_clients_cut(file, generation),
-        };
-        self.beside.as_ref().is_some_and(is_wrong)
+    fn is_wrong_end(&self, file: InodeNumber, generation: u32, (offset, is_direct): (u64, bool), size: u64) -> bool {
+        self.beside.as_ref().is_some_and(|noted| noted.is_wrong_end(file, generation, (offset, is_direct), size))
     }
 
     /// A WRITE to the end ([BS5]). Returns how much was written, and if it did not go to its offset the registrations of that and of where it went.
     pub(crate) fn append(
         &self,
         file: InodeNumber,
-        asked: Range<u64>,
+        (asked, is_direct): (Range<u64>, bool),
         data: &[u8],
         options: WriteOptions,
     ) -> Result<(usize, Option<Vec<DirectWrite>>)> {
@@ -465,7 +482,7 @@ impl Door {
                 if bytes.start == asked.start || held.as_ref().is_some_and(|write| write.covers(&bytes)) {
                     return true;
                 }
-                is_piece = !self.is_wrong_end(file, generation, asked.start, bytes.start);
+                is_piece = !self.is_wrong_end(file, generation, (asked.start, is_direct), bytes.start);
                 if is_piece {
                     return false;
                 }
@@ -490,7 +507,8 @@ impl Door {
                         noted.is_moved(file, size, generation); // before the reply: the kernel holds its next one back until then
                     }
                     // Until its pages are dropped, what the kernel has there may come back.
-                    return Ok((done, Some(held.into_iter().chain(self.page_cache.try_begin_direct(file, asked)).collect())));
+                    let asked = self.page_cache.begin_direct(file, asked); // waits for WRITEs that are here already
+                    return Ok((done, Some(held.into_iter().chain([asked]).collect())));
                 }
             }
         }
@@ -602,12 +620,33 @@ mod tests {
     #[test]
     fn one_cut_behind_a_failed_direct_write_is_the_kernels() {
         let noted = Noted::default();
-        noted.direct_write_failed(FILE, 5, 4096);
+        noted.direct_write_failed(FILE, 5, 4096..8192);
+        assert!(!noted.take_failed(FILE, 5, 4096), "no client has changed it");
+        noted.change_begins(FILE, &HELD);
+        noted.change_ends(FILE, Some((20_000, 1)), 0);
+        noted.direct_write_failed(FILE, 5, 4096..8192);
         assert!(!noted.take_failed(FILE, 6, 4096) && !noted.take_failed(InodeNumber::new(8), 5, 4096));
         assert!(noted.take_failed(FILE, 5, 4096));
         assert!(!noted.take_failed(FILE, 5, 4096), "the next one is the program's");
-        noted.direct_write_failed(FILE, 5, 8192);
+        // Pieces of one call, in any order; the kernel knew an end within the first.
+        for piece in [8192..12_288, 0..8192] {
+            noted.direct_write_failed(FILE, 5, piece);
+        }
+        assert!(noted.take_failed(FILE, 5, 4096));
+        noted.direct_write_failed(FILE, 5, 8192..12_288);
         assert!(!noted.take_failed(FILE, 5, 4096), "the kernel cuts off nothing there");
+    }
+
+    /// [BS5]
+    #[test]
+    fn a_direct_write_behind_a_cut_may_be_a_later_piece() {
+        let noted = Noted::default();
+        noted.change_begins(FILE, &HELD);
+        noted.change_ends(FILE, Some((0, 1)), 10_000);
+        assert!(noted.is_wrong_end(FILE, 1, (10_000, false), 0), "through the cache they come one after the other");
+        assert!(!noted.is_wrong_end(FILE, 1, (10_000, true), 0));
+        noted.change_begins(FILE, &HELD);
+        assert!(noted.is_wrong_end(FILE, 1, (10_000, true), 20_000) && !noted.is_wrong_end(FILE, 1, (30_000, true), 20_000));
     }
 
     /// [BS5]: the kernel has known neither of the first two files, so it does not forget them.
@@ -659,6 +698,7 @@ mod tests {
     fn bugs_are_caught() {
         is_caught(Mutant::UnnotedBehindDrop, a_note_costs_one_drop);
         is_caught(Mutant::DroppingIsSettled, a_note_is_not_settled_where_nobody_waits);
+        is_caught(Mutant::PiecesOutOfOrder, a_direct_write_behind_a_cut_may_be_a_later_piece);
         is_caught(Mutant::CutsForgotten, what_clients_reach_is_known_until_nobody_has_the_file);
         is_caught(Mutant::ChangesUnderWayIgnored, what_clients_reach_is_known_until_nobody_has_the_file);
         is_caught(Mutant::GenerationIgnored, what_clients_reach_is_of_one_generation);

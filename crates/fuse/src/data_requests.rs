@@ -165,7 +165,7 @@ impl Door {
 
     /// Begins a direct WRITE ([PC3]).
     fn begin(&self, write: &Write) -> Option<DirectWrite> {
-        (write.way == Way::Direct).then(|| self.page_cache.begin_direct(inode(write.node), write.bytes()))
+        (write.way == Way::Direct).then(|| self.page_cache.begin_piece(inode(write.node), write.bytes()))
     }
 
     /// Changes the file. What may be older in the page cache then is not dropped yet.
@@ -207,7 +207,7 @@ impl Door {
             // Past the cache the kernel sends the pieces of a long append at once.
             let is_alone = write.way == Way::Through || write.length < u64::from(self.request_bytes_max);
             if self.goes_to_the_end(file, write.offset, is_alone, held)? {
-                return self.append(file, write.bytes(), data, write.options);
+                return self.append(file, (write.bytes(), write.way == Way::Direct), data, write.options);
             }
         }
         if write.way != Way::FromCache {
@@ -232,7 +232,7 @@ impl Door {
             Err(error) => {
                 match (write.way, &self.beside) {
                     (Way::FromCache, _) => self.lost(write, &error),
-                    (Way::Direct, Some(noted)) => noted.direct_write_failed(file, write.thread, bytes.start),
+                    (Way::Direct, Some(noted)) => noted.direct_write_failed(file, write.thread, bytes.clone()),
                     _ => {}
                 }
                 return reply.error(self.failed("write", write.node, &error));

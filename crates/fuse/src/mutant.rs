@@ -16,6 +16,10 @@ pub(crate) enum Mutant {
     ChangesUnderWayIgnored,
     /// [OT6]: pages are dropped while the kernel is told bytes for them.
     DropsWhileFilled,
+    /// [BS5]: a change by a client counts as a piece of the kernel's call.
+    ClientsWritePieces,
+    /// [BS5]: a direct WRITE behind the end of a file that clients have cut goes to its end, before the pieces that belong before it.
+    PiecesOutOfOrder,
     /// [BS5]: a client that cuts a file off counts as one that changes it.
     CutsForgotten,
     /// [BS5]: what was changed is that of whatever file has the number.

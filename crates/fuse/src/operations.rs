@@ -50,6 +50,7 @@ impl Operations {
                 // What is open is read already, not about to be watched ([WCH1] of `watches.rs`).
                 if let (None, Some(watches)) = (handle, &door.watches) {
                     watches.note(request.pid);
+                    door.fs.watchers_come(); // [WCH6]
                 }
                 door.getattr(node, handle, reply);
             }

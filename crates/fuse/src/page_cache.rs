@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::announce_wait;
 
+use crate::mutant::{self, Mutant};
+
 /// A page of the kernel's cache.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 /// How long a note of a page that was read lasts.
@@ -74,6 +76,8 @@ struct Write {
     bytes: Range<u64>,
     /// A direct write that waits for the kernel to drop its pages ([PC2]).
     drops: bool,
+    /// A WRITE of the kernel, not a change beside it.
+    is_of_kernel: bool,
 }
 
 impl Write {
@@ -118,11 +122,20 @@ impl PageCache {
         Some(DirectWrite { cache: Arc::clone(self), write })
     }
 
-    /// Begins a direct WRITE ([PC3]).
+    /// Begins a change that counts as a direct WRITE ([PC3]).
     pub(crate) fn begin_direct(self: &Arc<Self>, inode: InodeNumber, bytes: Range<u64>) -> DirectWrite {
+        self.begin(inode, bytes, false)
+    }
+
+    /// Begins a direct WRITE of the kernel, which may be a piece of a longer call ([`DirectWrite::follows_from`]).
+    pub(crate) fn begin_piece(self: &Arc<Self>, inode: InodeNumber, bytes: Range<u64>) -> DirectWrite {
+        self.begin(inode, bytes, true)
+    }
+
+    fn begin(self: &Arc<Self>, inode: InodeNumber, bytes: Range<u64>, is_of_kernel: bool) -> DirectWrite {
         let shard = self.shard(inode);
         let mut writes = shard.lock();
-        let write = writes.new_write(inode, bytes);
+        let write = Write { is_of_kernel, ..writes.new_write(inode, bytes) };
         writes.direct.push(write.clone());
         // Later writeback skips these bytes; earlier writeback is waited for.
         while writes.back.iter().any(|back| back.id < write.id && back.shares_page(&write)) {
@@ -193,7 +206,7 @@ impl Shard {
 impl Writes {
     fn new_write(&mut self, inode: InodeNumber, bytes: Range<u64>) -> Write {
         self.next += 1;
-        Write { id: self.next, inode, bytes, drops: false }
+        Write { id: self.next, inode, bytes, drops: false, is_of_kernel: false }
     }
 }
 
@@ -210,13 +223,15 @@ impl DirectWrite {
         self.write.bytes.start <= bytes.start && bytes.end <= self.write.bytes.end
     }
 
-    /// Whether this direct WRITE and others in progress cover the file without gaps from `start` up to this one. If so, they are pieces of
-    /// one system call.
+    /// Whether this direct WRITE and others of the kernel in progress cover the file without gaps from `start` up to this one. If so, they are pieces of
+    /// one system call. Changes of clients are none.
     pub(crate) fn follows_from(&self, start: u64) -> bool {
         let writes = self.cache.shard(self.write.inode).lock();
         let mut reached = start;
         while reached < self.write.bytes.start {
-            let reaches = |write: &&Write| write.inode == self.write.inode && write.bytes.start <= reached && write.bytes.end > reached;
+            let is_piece =
+                |write: &Write| write.inode == self.write.inode && (write.is_of_kernel || mutant::on(Mutant::ClientsWritePieces));
+            let reaches = |write: &&Write| is_piece(write) && write.bytes.start <= reached && write.bytes.end > reached;
             match writes.direct.iter().filter(reaches).map(|write| write.bytes.end).max() {
                 Some(end) => reached = end,
                 None => return false,
@@ -375,11 +390,22 @@ mod tests {
     #[test]
     fn pieces_of_one_call_follow_each_other() {
         let cache = cache();
-        let begin = |bytes| cache.begin_direct(FILE, bytes);
+        let begin = |bytes| cache.begin_piece(FILE, bytes);
         let (_first, third) = (begin(100..200), begin(300..400));
         assert!(!third.follows_from(100));
         let second = begin(200..300);
         assert!(third.follows_from(100) && second.follows_from(150) && !third.follows_from(50) && third.follows_from(300));
+    }
+
+    /// A client that cuts a file off has all behind the cut registered.
+    #[test]
+    fn changes_of_clients_are_no_pieces() {
+        fn check() {
+            let cache = cache();
+            let (_cut, piece) = (cache.begin_direct(FILE, 0..1 << 40), cache.begin_piece(FILE, 5000..6000));
+            assert!(!piece.follows_from(0));
+        }
+        crate::mutant::is_caught(Mutant::ClientsWritePieces, check);
     }
 
     #[test]

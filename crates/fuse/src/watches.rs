@@ -14,6 +14,8 @@
 //! [WCH4] *A watch has no owner.* A process that is gone may have left it to another, by a fork or a message, also before it was looked at. So
 //!        what was found in it counts until a look at all processes, which another thread makes now and then while there is something to find out.
 //! [WCH5] Nothing is looked for while no client asks.
+//! [WCH6] *Who answers by himself is told.* Clients that open files again without a request ([IDL3] of the ring) do so only while nobody watches anything and
+//!        nobody is looked at. So a thread is noted, then the version of that is raised ([VS8] of the file system), and then it has its reply.
 //!
 //! Not found: watches of processes that this daemon may not look at (those of other users, unless it is root's) or that are in no namespace of
 //! processes below its own.
@@ -226,6 +228,11 @@ impl Watches {
         }
         let found = Arc::clone(&locked(&self.found));
         Ok(found.everything || inodes.iter().any(|inode| found.inodes.contains(inode)))
+    }
+
+    /// Whether somebody watches something, or is being looked at. Otherwise whoever begins is noted before ([WCH1]).
+    pub(crate) fn looks(&self) -> bool {
+        self.due.load(SeqCst) != NEVER || self.is_any.load(SeqCst)
     }
 
     /// Looks at the processes that are due ([WCH2]).

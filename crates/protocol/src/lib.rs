@@ -54,7 +54,7 @@ pub use tail::{LENT_TAIL_BYTES, LentTail, TAIL_LENGTH_BITS};
 pub use text::{TEXT_BYTES_MAX, Text};
 
 /// The version of the messages, together with the ring's layout.
-pub const VERSION: u32 = tandemfs_ring::VERSION << 16 | 7;
+pub const VERSION: u32 = tandemfs_ring::VERSION << 16 | 8;
 /// Most bytes that one request reads or writes; a client splits more.
 pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;
 /// Most bytes of a read that a client keeps.

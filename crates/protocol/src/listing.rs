@@ -22,25 +22,28 @@ pub struct Listed<'a> {
     pub name: &'a [u8],
 }
 
-/// The first entries of a directory, which come with the answer to an open: 0 number of their bytes (4), 4 whether they are all (1), zero (3).
+/// What comes with the answer to an open, the first entries of a directory or a whole small file: 0 number of bytes (4), 4 two bits: whether they are
+/// all, and whether the open is known; zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FirstListed {
     /// Number of bytes.
     pub bytes: u32,
     /// There are no others.
     pub are_all: bool,
+    /// The open is known as well: who finds the words of the answer as they were would be answered alike, and may take the file that he has.
+    pub is_open_known: bool,
 }
 
 impl FirstListed {
     /// As the number in an answer.
     pub fn encode(self) -> u64 {
-        u64::from(self.bytes) | u64::from(self.are_all) << 32
+        u64::from(self.bytes) | u64::from(self.are_all) << 32 | u64::from(self.is_open_known) << 33
     }
 
-    /// From such a number; none where no entries came, or nothing that a daemon says.
+    /// From such a number; none where nothing came, or nothing that a daemon says.
     pub fn decode(number: u64) -> Option<Self> {
-        let (bytes, are_all) = (number as u32, number >> 32);
-        (bytes > 0 && are_all <= 1).then_some(Self { bytes, are_all: are_all == 1 })
+        let (bytes, are_all, is_open_known) = (number as u32, number >> 32 & 1 == 1, number >> 33 & 1 == 1);
+        (number >> 34 == 0 && (bytes > 0 || is_open_known)).then_some(Self { bytes, are_all, is_open_known })
     }
 }
 

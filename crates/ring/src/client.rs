@@ -198,6 +198,14 @@ impl Client {
         answered.iter().flat_map(|left| &left.ranges).for_each(|range| space.give_back(*range));
     }
 
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.0.memory
+    }
+
+    pub(crate) fn sizes(&self) -> Sizes {
+        self.0.sizes
+    }
+
     /// Length of the data area in bytes.
     pub fn data_bytes(&self) -> u64 {
         self.0.sizes.data_bytes

@@ -229,6 +229,11 @@ pub(crate) fn and64(mapping: &Arc<Mapping>, at: usize, bits: u64) -> u64 {
     mapping.word64(at).fetch_and(bits, Ordering::SeqCst)
 }
 
+pub(crate) fn exchange64(mapping: &Arc<Mapping>, at: usize, from: u64, to: u64) -> bool {
+    fence();
+    mapping.word64(at).compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+}
+
 shuttle::thread_local! {
     static IS_INSIDE: Cell<bool> = Cell::new(false);
 }

@@ -20,6 +20,7 @@
 //! | 128 | 4 | client | doorbell word |
 //! | 192 | 4 | client | the daemon's last look during which the client gave answers that it knew ([VER8] of `versions.rs`) |
 //! | 256 | 1024 each | | slots |
+//! | behind the slots | 8 each | both | 4096 words of idle files (`idle.rs`) |
 //!
 //! Slot:
 //!
@@ -53,7 +54,7 @@ use crate::RingError;
 /// `TFSRING\0`.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"TFSRING\0");
 /// The version of the layout and of the messages.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Most slots of a client: one a thread; threads beyond them share.
 pub const SLOTS_MAX: u32 = 64;
 /// The most bytes of a data area.
@@ -119,6 +120,10 @@ pub(crate) mod slot {
 
 pub(crate) const SLOTS_OFFSET: usize = 256;
 
+/// Sets of words of idle files, and words of each ([IDL2] of `idle.rs`).
+pub(crate) const IDLE_SETS: usize = 512;
+pub(crate) const IDLE_WAYS: usize = 8;
+
 pub(crate) mod words {
     pub(crate) const MAGIC: usize = 0;
     pub(crate) const VERSION: usize = 8;
@@ -144,6 +149,7 @@ const _: () = {
             && slot::SEEN_REST + 4 * (SEEN_MAX - slot::SEEN_FIRST_WORDS) <= slot::BYTES
     );
     assert!(slot::BYTES.is_multiple_of(2 * LINE) && SLOTS_OFFSET.is_multiple_of(2 * LINE));
+    assert!(8 * IDLE_WAYS == LINE);
     assert!(2 * NAME_BYTES_MAX <= NAMES_BYTES && NAMES_BYTES.is_multiple_of(8));
 };
 
@@ -177,7 +183,12 @@ impl Sizes {
     }
 
     pub(crate) fn data_offset(self) -> usize {
-        (SLOTS_OFFSET + self.slots as usize * slot::BYTES).next_multiple_of(PAGE_BYTES as usize)
+        self.idle_word(IDLE_SETS * IDLE_WAYS).next_multiple_of(PAGE_BYTES as usize)
+    }
+
+    /// Where a word of idle files is.
+    pub(crate) fn idle_word(self, place: usize) -> usize {
+        SLOTS_OFFSET + self.slots as usize * slot::BYTES + 8 * place
     }
 
     pub(crate) fn total_bytes(self) -> usize {

@@ -17,6 +17,7 @@ mod control;
 mod events;
 #[cfg(feature = "schedules")]
 mod explored;
+mod idle;
 mod layout;
 mod leases;
 mod memory;
@@ -36,6 +37,7 @@ pub use client::{Buffer, Client, Ended, Pending, Slot};
 pub use control::Control;
 #[cfg(feature = "schedules")]
 pub use explored::{begin, finish};
+pub use idle::{IDLE_PLACES, idle_places};
 pub use layout::{
     ARGUMENTS, DATA_BYTES_MAX, Doorbell, NAME_BYTES_MAX, NAMES_BYTES, PAGE_BYTES, Range, SEEN_MAX, SLOTS_MAX, Sizes, VERSION, VERSION_WORDS,
 };

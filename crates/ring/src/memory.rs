@@ -81,6 +81,12 @@ impl Memory {
         sync::and64(&self.0, at, bits)
     }
 
+    /// Puts a value in the place of another, before whatever follows. False if there was another.
+    #[inline]
+    pub(crate) fn exchange(&self, at: usize, from: u64, to: u64) -> bool {
+        sync::exchange64(&self.0, at, from, to)
+    }
+
     pub(crate) fn copy_in(&self, at: usize, bytes: &[u8]) {
         sync::bytes();
         self.0.copy_in(at, bytes);

@@ -58,6 +58,10 @@ pub enum Mutant {
     EntersTwice,
     /// [LSE5]: who leaves a lease that was taken away believes that his bytes count.
     TakenUnseen,
+    /// [IDL1]: an idle file is taken by a load and a store.
+    IdleTakenByTwo,
+    /// [IDL3]: the client compares the version words before it can be seen that a file is idle.
+    IdleUnfenced,
     /// [TRU2]: a range beyond the data area is accepted.
     RangeUnchecked,
     /// [TRU2]: lengths of names are not checked.

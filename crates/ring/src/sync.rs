@@ -85,6 +85,11 @@ mod plain {
         mapping.word64(at).fetch_and(bits, Ordering::SeqCst)
     }
 
+    #[inline]
+    pub(crate) fn exchange64(mapping: &Mapping, at: usize, from: u64, to: u64) -> bool {
+        mapping.word64(at).compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
     thread_local! {
         static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
     }

@@ -70,6 +70,12 @@ pub trait Caches: Send + Sync {
     /// `WouldWait`.
     fn is_watched(&self, inodes: &[InodeNumber]) -> Result<bool>;
 
+    /// Whether somebody may be watching of whom that is not known yet. Where nobody is, whoever may begin raises the version of that first ([VS8] of the
+    /// file system). Does not wait.
+    fn may_be_watched(&self) -> bool {
+        false
+    }
+
     /// Somebody else has taken a name away: who knows a file by it gives it up soon, since a file that is known is not freed. Does not wait.
     fn name_gone(&self, directory: InodeNumber, name: &[u8]);
 }

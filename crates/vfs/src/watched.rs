@@ -31,6 +31,12 @@ impl Vfs {
         }
     }
 
+    /// Whether an open may be repeated by who does not ask anew: as long as its versions stay, nobody has begun to be told of it. To be asked behind
+    /// [`FileSystem::note_watchers`](tandemfs_fs::FileSystem::note_watchers).
+    pub fn leaves_no_watchers(&self, process: &Process) -> bool {
+        !(process.leaves_watched && self.caches.as_ref().is_some_and(|caches| caches.may_be_watched()))
+    }
+
     /// What happens to an open file: its watchers are told, and those of the directory in which it was found.
     ///
     /// # Errors

@@ -51,8 +51,10 @@ impl Call<'_> {
                 let attributes = answer.attributes.filter(|found| found.mode & libc::S_IFMT != libc::S_IFDIR);
                 if let Some(Attributes { size_bytes, .. }) = attributes {
                     let is_small = size_bytes < u64::from(into.length);
-                    let (further, seen) = if is_small { self.whole(handle, into).unwrap_or_default() } else { Default::default() };
-                    return Served { outcome: Outcome::Done(Answer { further, ..*answer }), seen: Some(seen), ..served };
+                    let whole = if is_small { self.whole(handle, into).unwrap_or_default() } else { None };
+                    let (first, seen) = with_open(of_open, whole);
+                    let outcome = Outcome::Done(Answer { further: first.map_or(0, FirstListed::encode), ..*answer });
+                    return Served { outcome, seen: Some(seen), ..served };
                 }
                 let listed = self.vfs.file_system().noting(
                     || no_wait(|| self.first_entries(handle, into)).0,
@@ -85,11 +87,11 @@ impl Call<'_> {
         })?;
         let bytes = self.put(into, writer.bytes())?.value;
         // By other real ids the directory may be out of reach, and nothing in it is absent for access(2).
-        Ok(FirstListed { bytes: bytes as u32, are_all: are_all && process.acts_by_real_ids() })
+        Ok(FirstListed { bytes: bytes as u32, are_all: are_all && process.acts_by_real_ids(), is_open_known: false })
     }
 
     /// Writes all bytes of a small file that was opened, and what they depend on ([AHD5]); none of one that is longer than there is room.
-    fn whole(&self, handle: Handle, into: Range) -> Result<(u64, Seen)> {
+    fn whole(&self, handle: Handle, into: Range) -> Result<Option<(u32, Seen)>> {
         let read = || {
             let process = self.client.process();
             if process.leaves_watched {
@@ -100,10 +102,8 @@ impl Call<'_> {
         let read = || no_wait(read).0;
         let (found, seen) = self.vfs.file_system().noting(read, |found, noted| (found, Seen::of(noted.versions(None))));
         let bytes = found?.value as u32;
-        match bytes < into.length && self.may_be_kept(Keeps::Bytes(handle)) {
-            true => Ok((FirstListed { bytes, are_all: true }.encode(), seen)),
-            false => Ok((0, Seen::default())),
-        }
+        let is_whole = bytes < into.length && self.may_be_kept(Keeps::Bytes(handle)) && !seen.is_none();
+        Ok(is_whole.then_some((bytes, seen)))
     }
 
     /// Writes answers; returns the number of their bytes, and the cookie behind which the next ones are, 0 at the end.
@@ -153,5 +153,18 @@ impl Call<'_> {
             let seen = of_asked.filter(|_| mutant::on(Mutant::ForetoldByTheAsked)).unwrap_or(own);
             seen.is_none() || writer.push(&Foretold { name, attributes: shown(&found), seen })
         })
+    }
+}
+
+/// What comes with the open of a file: all its bytes, if there are some that may be kept, and that the open is known ([KNW6] of `known.rs`), as far as the words of
+/// both have room in one answer.
+fn with_open(of_open: Seen, whole: Option<(u32, Seen)>) -> (Option<FirstListed>, Seen) {
+    match whole {
+        None if of_open.is_none() => (None, Seen::default()),
+        None => (Some(FirstListed { bytes: 0, are_all: false, is_open_known: true }), of_open),
+        Some((bytes, of_bytes)) => match of_open.and(&of_bytes) {
+            both if both.is_none() => (Some(FirstListed { bytes, are_all: true, is_open_known: false }), of_bytes),
+            both => (Some(FirstListed { bytes, are_all: true, is_open_known: true }), both),
+        },
     }
 }

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use tandemfs_format::InodeNumber;
 use tandemfs_vfs::{Caches, Change};
 
-/// The kernel has pages of every file, or of none; it has every file open, or none.
+/// The kernel has pages of every file, or of none; it has every file open, or none; somebody may be watching, or nobody.
 #[derive(Default)]
-pub struct Pages(pub AtomicBool, pub AtomicBool);
+pub struct Pages(pub AtomicBool, pub AtomicBool, pub AtomicBool);
 
 struct Nothing;
 
@@ -38,6 +38,10 @@ impl Caches for Pages {
 
     fn is_watched(&self, _: &[InodeNumber]) -> tandemfs_fs::Result<bool> {
         Ok(false)
+    }
+
+    fn may_be_watched(&self) -> bool {
+        self.2.load(SeqCst)
     }
 
     fn name_gone(&self, _: InodeNumber, _: &[u8]) {}

@@ -131,6 +131,7 @@ impl FileSystem {
             }
             self.unlinked(&target, locked.get_mut(target.number), removal);
             drop(locked);
+            self.tell_nameless(target.number);
             self.remove_late_orphans_here();
             return Ok(());
         }
@@ -289,6 +290,13 @@ impl FileSystem {
             }
         }
         any
+    }
+
+    /// Behind the removal of a name: who holds the inode for later use alone gives it up ([VS9] of `versions.rs`).
+    pub(super) fn tell_nameless(&self, number: InodeNumber) {
+        if self.orphans.lock().contains(&number.get()) && !on(Mutant::NamelessUntold) {
+            self.volume.versions.is_nameless(number);
+        }
     }
 
     /// The same behind an operation, which leaves them to others if it does not wait ([NW5] of `wait.rs`).

@@ -171,6 +171,9 @@ impl FileSystem {
                 (_, target) => self.replace(&mut locked, (&from, &source, &source_file), (&to, new_name), target, whiteout),
             }?;
             drop(locked);
+            if let Some(target_file) = target_file {
+                self.tell_nameless(target_file.number);
+            }
             self.remove_late_orphans_here();
             return Ok(());
         }
