@@ -16,7 +16,7 @@ help:
 	@echo 'make bench    measurements, each beside its limit'
 	@echo 'make deb      Debian packages in target/deb, examined by lintian'
 	@echo 'make test-deb the packages in a new Debian: installed, used, upgraded under a mount, purged; needs root, /dev/fuse and a mirror of Debian'
-	@echo 'make lint     formatting, clippy, and what the compiler does not check: tags of rules, paths in documents, arrows between rooms'
+	@echo 'make lint     formatting, clippy, and what the compiler does not check: tags of rules, paths and links in documents, arrows between rooms'
 
 build:
 	@scripts/setup.sh build

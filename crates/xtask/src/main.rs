@@ -3,8 +3,11 @@
 //! A check gets the files as texts ([`tree::Tree`]) and returns findings. To add a check, write a module with such a function and add a
 //! line to [`CHECKS`].
 
+mod book;
 mod finding;
 mod floors;
+mod links;
+mod markdown;
 mod paths;
 mod rust_text;
 mod tags;
@@ -16,7 +19,7 @@ use finding::Finding;
 use tree::Tree;
 
 /// All checks, in the order in which their findings are printed.
-const CHECKS: [fn(&Tree) -> Vec<Finding>; 3] = [tags::check, paths::check, floors::check];
+const CHECKS: [fn(&Tree) -> Vec<Finding>; 5] = [tags::check, paths::check, links::check, book::check, floors::check];
 
 fn main() -> ExitCode {
     match std::env::args().skip(1).collect::<Vec<_>>().as_slice() {

@@ -1,8 +1,7 @@
-//! Checks that paths named in documents exist in the repository.
+//! Checks that paths named in documents exist in the repository. Links are checked by `links.rs`.
 //!
-//! A path is a word in backticks or a link target that has the extension of a source, document, script or manifest, or begins with a folder
-//! of the repository. A link is relative to its document. A path that begins with a folder of the root is complete; any other path may
-//! leave out leading folders (`journal/tx.rs`).
+//! A path is a word in backticks that has the extension of a source, document, script or manifest, or begins with a folder of the repository.
+//! A path that begins with a folder of the root is complete; any other path may leave out leading folders (`journal/tx.rs`).
 
 use crate::finding::Finding;
 use crate::tree::{File, Tree};
@@ -12,7 +11,7 @@ const FOLDERS: [&str; 5] = ["crates/", "docs/", "scripts/", "fuzz/", "tests/"];
 /// Files that commands create: `make fuzz`, and measurements in their folder of results.
 const MADE: [&str; 4] = ["fuzz/artifacts", "fuzz/corpus", "report.md", "NAME.md"];
 /// May name files that no longer exist.
-const HISTORY: &str = "CHANGELOG.md";
+pub(crate) const HISTORY: &str = "CHANGELOG.md";
 
 /// Checks every document.
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
@@ -22,24 +21,13 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
 fn of_document(tree: &Tree, file: &File) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (index, line) in file.text.lines().enumerate() {
-        let links = links(line).filter(|link| !exists(tree, &from_document(&file.path, link)));
         let words = line.split('`').skip(1).step_by(2).flat_map(expanded);
-        let named = words.filter_map(|word| path_of(&word).map(str::to_owned)).filter(|path| !is_named(tree, path));
-        for path in links.map(str::to_owned).chain(named) {
+        for path in words.filter_map(|word| path_of(&word).map(str::to_owned)).filter(|path| !is_named(tree, path)) {
             let sentence = format!("{path} is not in the repository; name the file that is meant");
             findings.push(Finding { path: file.path.clone(), line: index + 1, sentence });
         }
     }
     findings
-}
-
-/// Targets of links to files, without the fragment.
-fn links(line: &str) -> impl Iterator<Item = &str> {
-    let targets = line.split("](").skip(1).filter_map(|after| after.split_once(')')).map(|(target, _)| target);
-    targets
-        .filter(|target| !target.contains("://"))
-        .map(|target| target.split('#').next().unwrap_or(target))
-        .filter(|path| !path.is_empty())
 }
 
 /// A word once for each part in its braces: `a/{b,c}.rs` is `a/b.rs` and `a/c.rs`.
@@ -75,19 +63,6 @@ fn exists(tree: &Tree, path: &str) -> bool {
     tree.paths.contains(path.trim_end_matches('/'))
 }
 
-fn from_document(document: &str, link: &str) -> String {
-    let mut parts: Vec<&str> = document.split('/').collect();
-    parts.pop();
-    for part in link.split('/') {
-        match part {
-            "." => {}
-            ".." => drop(parts.pop()),
-            other => parts.push(other),
-        }
-    }
-    parts.join("/")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,12 +75,8 @@ mod tests {
     #[test]
     fn what_is_there_is_not_found() {
         let text = "`docs/FORMAT.md`, `crates/fs/`, `journal/tx.rs`, `tx.rs:12`, `fs/src/journal/tx.rs`, `scripts/run.sh`, `fuzz/corpus`\n\
-                    [a](docs/FORMAT.md#head) [b](https://example.org/x.md) [c](#here) `Cargo.toml`\n";
+                    `Cargo.toml`\n";
         assert_eq!(found("README.md", text), [""; 0]);
-        assert_eq!(
-            found("docs/TESTING.md", "[a](FORMAT.md) [b](../README.md)\n"),
-            ["docs/TESTING.md:1: ../README.md is not in the repository; name the file that is meant"]
-        );
     }
 
     #[test]
@@ -117,7 +88,6 @@ mod tests {
             assert_eq!(found("README.md", &format!("\n`{path}`\n")), [expected(path)], "{path}");
         }
         assert_eq!(found("README.md", "\n`crates/{fs,gone}/src/journal/tx.rs`\n"), [expected("crates/gone/src/journal/tx.rs")]);
-        assert_eq!(found("README.md", "\n[a](journal/tx.rs)\n"), [expected("journal/tx.rs")], "a link is no abbreviation");
     }
 
     #[test]

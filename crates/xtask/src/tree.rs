@@ -22,7 +22,7 @@ pub(crate) struct Tree {
     pub(crate) sources: Vec<File>,
     /// Manifests of the crates.
     pub(crate) manifests: Vec<File>,
-    /// Documents of the root and of `docs/`.
+    /// Documents of the root, and of `docs/` and its folders.
     pub(crate) documents: Vec<File>,
     /// Every file and folder, folders without a `/` at the end.
     pub(crate) paths: BTreeSet<String>,
@@ -37,6 +37,13 @@ pub(crate) fn root() -> io::Result<PathBuf> {
 }
 
 impl Tree {
+    /// Whether this is a path of a file, not of a folder.
+    pub(crate) fn has_file(&self, path: &str) -> bool {
+        let inside = format!("{path}/");
+        let is_folder = self.paths.range(inside.clone()..).next().is_some_and(|next| next.starts_with(&inside));
+        self.paths.contains(path) && !is_folder
+    }
+
     /// Lists everything and reads what checks look at.
     pub(crate) fn load(root: &Path) -> io::Result<Self> {
         let mut tree = Self::default();
@@ -86,7 +93,7 @@ fn kind(path: &str) -> Option<Kind> {
         Some(Kind::Source)
     } else if path.starts_with("crates/") && path.ends_with("/Cargo.toml") {
         Some(Kind::Manifest)
-    } else if path.ends_with(".md") && (folder == "docs" || folder.is_empty()) {
+    } else if path.ends_with(".md") && (path.starts_with("docs/") || folder.is_empty()) {
         Some(Kind::Document)
     } else {
         None

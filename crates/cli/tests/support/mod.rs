@@ -63,12 +63,16 @@ pub fn umount(mountpoint: &str) {
 
 /// `tandemfs run` on a mount, with further options, before the program that it shall run. Calls go by the door from the first on.
 pub fn under_run(mountpoint: &str, options: &[&str]) -> Command {
-    let tests = std::env::current_exe().expect("this program");
-    let library = tests.parent().expect("a directory").join("libtandemfs_preload.so");
     let mut command = Command::new(env!("CARGO_BIN_EXE_tandemfs"));
     command.args(["run", "--mount", mountpoint]).args(options).arg("--");
-    command.env("TANDEMFS_PRELOAD", library).env("TANDEMFS_RUN_AFTER", "0");
+    command.env("TANDEMFS_PRELOAD", preload_library()).env("TANDEMFS_RUN_AFTER", "0");
     command
+}
+
+/// The library that `tandemfs run` loads, as it is built for tests.
+pub fn preload_library() -> PathBuf {
+    let tests = std::env::current_exe().expect("this program");
+    tests.parent().expect("a directory").join("libtandemfs_preload.so")
 }
 
 /// Runs `tandemfs`, which must succeed, and returns what it said.
