@@ -33,7 +33,7 @@ use crate::machine::{allowed_cpus, keep_on};
 
 /// The program that sets the policy.
 const CHRT: &str = "chrt";
-/// Their time counts as *nice* in `/proc/stat`, separate from all other work.
+/// Their own time counts as *nice* in `/proc/stat`, separate from all other work; that of the kernel for them does not.
 const NICENESS: i32 = 19;
 /// Number of timed wake-ups.
 const WAKE_UPS: usize = 101;
@@ -43,7 +43,7 @@ const LEFT_ALONE: Duration = Duration::from_micros(300);
 const WAKE_UP_MAX: Duration = Duration::from_micros(10);
 
 /// Keeps the CPUs from halting until dropped. Best effort: without `chrt` they halt.
-pub struct Awake(#[expect(dead_code, reason = "they end when dropped")] Vec<Child>);
+pub struct Awake(Vec<Child>);
 
 impl Awake {
     /// Starts a process for each CPU that this thread may use.
@@ -56,6 +56,11 @@ impl Awake {
             Child::start(&mut command, Some(Signal::KILL)).ok()
         };
         Self(allowed_cpus().into_iter().filter_map(start).collect())
+    }
+
+    /// The processes.
+    pub fn processes(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().map(Child::id)
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Instant;
 use procfs::process::Process;
 use procfs::{CpuTime, CurrentSI, KernelStats, ticks_per_second};
 
+use super::awake::Awake;
 use super::case::StageClock;
 use super::mounted::Mounted;
 use super::record::Traffic;
@@ -72,6 +73,8 @@ pub struct RunClock<'m, 'b> {
     directory: PathBuf,
     /// The process that a case runs in.
     process: u32,
+    /// Those that keep CPUs awake.
+    awake: Vec<u32>,
     started: Option<Started>,
     taken: Option<Taken>,
 }
@@ -87,7 +90,12 @@ struct Started {
 impl<'m, 'b> RunClock<'m, 'b> {
     /// A clock that has not started.
     pub fn new(mounted: &'m mut Mounted<'b>, noise: &'m Noise, directory: PathBuf) -> Self {
-        Self { mounted, noise, directory, process: std::process::id(), started: None, taken: None }
+        Self { mounted, noise, directory, process: std::process::id(), awake: Vec::new(), started: None, taken: None }
+    }
+
+    /// Does not count what the kernel does for processes that keep CPUs awake.
+    pub fn beside(self, awake: Option<&Awake>) -> Self {
+        Self { awake: awake.into_iter().flat_map(Awake::processes).collect(), ..self }
     }
 
     /// The measured values.
@@ -98,9 +106,10 @@ impl<'m, 'b> RunClock<'m, 'b> {
         self.taken.ok_or_else(|| Failure::new("the case measured nothing; this is a bug of the benchmark"))
     }
 
-    /// CPU seconds of the machine, without processes that only emulate a drive.
+    /// CPU seconds of the machine, without processes that only emulate a drive or keep CPUs awake.
     fn cpu_seconds(&self) -> Result<f64> {
-        Ok(busy_seconds()? - self.mounted.drive().map_or(0.0, process_seconds))
+        let awake: f64 = self.awake.iter().map(|process| system_seconds(*process)).sum();
+        Ok(busy_seconds()? - self.mounted.drive().map_or(0.0, process_seconds) - awake)
     }
 
     fn memory_bytes(&self) -> u64 {
@@ -146,7 +155,7 @@ impl StageClock for RunClock<'_, '_> {
     }
 }
 
-/// CPU time of the whole machine since its start, without that of the processes that keep CPUs awake, which is *nice*.
+/// CPU time of the whole machine since its start, without what is *nice*: the processes that keep CPUs awake, but for the kernel's time.
 fn busy_seconds() -> Result<f64> {
     let CpuTime { user, system, irq, softirq, .. } = KernelStats::current()?.total;
     Ok((user + system + irq.unwrap_or_default() + softirq.unwrap_or_default()) as f64 / ticks_per_second() as f64)
@@ -156,6 +165,12 @@ fn busy_seconds() -> Result<f64> {
 fn process_seconds(process: u32) -> f64 {
     let stat = Process::new(process as i32).and_then(|process| process.stat());
     stat.map_or(0.0, |stat| (stat.utime + stat.stime) as f64 / ticks_per_second() as f64)
+}
+
+/// The kernel's time for a process, 0 if it is gone.
+fn system_seconds(process: u32) -> f64 {
+    let stat = Process::new(process as i32).and_then(|process| process.stat());
+    stat.map_or(0.0, |stat| stat.stime as f64 / ticks_per_second() as f64)
 }
 
 /// Memory of a process that is neither of a file nor shared, 0 if it is gone.

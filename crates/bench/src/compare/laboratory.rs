@@ -144,7 +144,7 @@ impl Laboratory {
         }
         let server = self.same_of(place).filter(|_| kernel_type(peer).is_some());
         let is_kept_awake = case.clients == 1 && server.is_some_and(same_drive::Settings::is_kept_awake);
-        let _awake = is_kept_awake.then(Awake::new); // [AW3], [AW4]
+        let awake = is_kept_awake.then(Awake::new); // [AW3], [AW4]
         let memory_bytes = case.memory_bytes.unwrap_or(self.settings.memory_bytes);
         self.prepare(place, peer, bytes, memory_bytes)?;
         let backing = self.backing(place, peer, bytes, memory_bytes)?;
@@ -160,7 +160,7 @@ impl Laboratory {
         if library.is_none() {
             fs::create_dir(&directory)?;
         }
-        let mut clock = RunClock::new(&mut mounted, &self.noise, directory.clone());
+        let mut clock = RunClock::new(&mut mounted, &self.noise, directory.clone()).beside(awake.as_ref());
         let seed = Random::new(self.settings.seed, u64::from(round.map_or(0, |round| round + 1))).next();
         let is_durable = peer != Peer::Ext4Volatile;
         let mut stage =

@@ -35,7 +35,7 @@ const CPU_SECONDS_LEAST: f64 = 0.05;
 /// With fewer rounds a comparison decides nothing.
 pub const ROUNDS_LEAST: usize = 3;
 
-/// A ratio of medians with its 95 % interval.
+/// A ratio of medians with its interval: at most the range of the ratios of the rounds, which covers the true median with 75 % of three rounds, 94 % of five and 97 % of six.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Ratio {
     /// Ratio of the two medians.

@@ -156,10 +156,10 @@ impl Store {
     }
 }
 
-/// The first setting or fact of the machine that differs: name and both values. Load is ignored.
+/// The first setting, fact of the machine, or program that differs: name and both values. Load is ignored.
 fn difference(before: &Header, now: &Header) -> Option<(String, String, String)> {
     let facts = |header: &Header| -> BTreeMap<String, String> {
-        header.settings.iter().chain(&header.machine).filter(|(name, _)| name != "load").cloned().collect()
+        header.settings.iter().chain(&header.machine).chain(&header.programs).filter(|(name, _)| name != "load").cloned().collect()
     };
     let (before, now) = (facts(before), facts(now));
     let value_of = |facts: &BTreeMap<String, String>, name: &str| facts.get(name).cloned().unwrap_or_else(|| "not set".to_owned());

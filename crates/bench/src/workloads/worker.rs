@@ -67,6 +67,8 @@ pub struct Worker {
     /// Keys of records that the worker wrote; kept if reads are verified.
     written: HashMap<(u64, u64), u64>,
     buffer: Vec<u8>,
+    /// As long as a request may be: what is read is not cleared before.
+    read_buffer: Vec<u8>,
     done: Done,
 }
 
@@ -145,6 +147,7 @@ impl Worker {
             records: HashMap::new(),
             written: HashMap::new(),
             buffer: Vec::new(),
+            read_buffer: vec![0; load.request_bytes_max as usize],
             done: Done::default(),
             load: load.clone(),
         }
@@ -315,11 +318,10 @@ impl Worker {
         let mut offset = 0;
         // Reads to the end of the file: the last read is short.
         loop {
-            self.buffer.resize(self.load.request_bytes_max as usize, 0);
-            let length = target.read(file, offset, &mut self.buffer)?;
-            self.check(!self.load.verify || content::is(key, offset, &self.buffer[..length]), number)?;
+            let length = target.read(file, offset, &mut self.read_buffer)?;
+            self.check(!self.load.verify || content::is(key, offset, &self.read_buffer[..length]), number)?;
             offset += length as u64;
-            if length < self.buffer.len() {
+            if length < self.read_buffer.len() {
                 break;
             }
         }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{FileSystem, WriteOptions};
 
-use super::clients::timed;
+use super::clients::timed_alone;
 use crate::compare::case::{Outcome, Stage};
 use crate::failure::{Failure, Result};
 use crate::scene;
@@ -65,7 +65,7 @@ pub fn run(form: Form, stage: &mut Stage<'_>, fs: &FileSystem, clients: u32, eac
         }
         all.push(Client { number, inode, last: HashMap::new() });
     }
-    let outcome = timed(stage, &mut all, |client, watch| {
+    let outcome = timed_alone(stage, &mut all, |client, watch| {
         let (mut random, mut page) = (Random::new(seed, client.number), vec![0; PAGE as usize]);
         for operation in 0..each {
             let offset = if form == Form::Overwrite { random.below(file_bytes / PAGE) * PAGE } else { operation * PAGE };

@@ -65,7 +65,7 @@ fn run(stage: &mut Stage<'_>, is_select: bool, transactions: u64) -> Result<Outc
     programs::run(&mut make, scratch)?;
     let server = start(&data, scratch, &socket, &["fsync=off"])?;
     let mut fill = client("pgbench", scratch)?;
-    programs::run(fill.args(["-i", "-q", "-s", &scaled(BRANCHES, stage.scale, 1).to_string(), "postgres"]), scratch)?;
+    programs::run(fill.args(["-i", "-q", "-s", &BRANCHES.to_string(), "postgres"]), scratch)?;
     server.end();
     stage.make_cold()?;
     programs::run(
