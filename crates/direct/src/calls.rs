@@ -245,9 +245,6 @@ impl Call<'_> {
 
     /// [KNW5]
     fn may_be_kept(&self, keeps: Keeps) -> bool {
-        if keeps == Keeps::Opened {
-            return self.vfs.leaves_no_watchers(&self.client.process()) || mutant::on(Mutant::WatchersUnasked); // [KNW6]
-        }
         let (Keeps::Bytes(handle) | Keeps::Places(handle) | Keeps::Synced(handle)) = keeps else { return true };
         let Ok(file) = self.client.handles.get(handle) else { return false };
         let is_shared = self.vfs.leaves_pages(&file).is_err() && !mutant::on(Mutant::KernelPagesKept);
@@ -490,7 +487,7 @@ impl Call<'_> {
         }
         let file = self.file(handle)?;
         if unless.cached {
-            self.vfs.leaves_pages(&file)?;
+            self.vfs.leaves_reads(&file)?;
         }
         if unless.grows { self.vfs.leaves_growth(&file, offset, bytes.length.into()) } else { Ok(()) }
     }

@@ -106,10 +106,11 @@ pub struct Noted {
 
 impl Noted {
     /// Places of versions and their values, of all things that decide where a path leads and who may go there, and with `attributes_of` what
-    /// `stat` shows of that inode. None if not all were noted.
+    /// `stat` shows of that inode and that nobody watches, if that was noted. None if not all were noted.
     pub fn versions(&self, attributes_of: Option<InodeNumber>) -> impl Iterator<Item = (u32, u64)> {
         let is_part = move |thing: Thing| match thing {
             Thing::Attributes(inode) => Some(inode) == attributes_of,
+            Thing::Watchers => attributes_of.is_some(),
             _ => true,
         };
         let count = if self.has_more { 0 } else { self.notes.len() };

@@ -8,6 +8,8 @@
 //! [BS3] Before the kernel gets or changes pages of a file by READ or WRITE, the file is noted. A client that reads or changes a noted file
 //!       removes the note, then has the kernel write back and drop the file's pages, and goes on when that is done; a second one waits for
 //!       the first. A page is locked from before its READ until its reply, so no old page comes in behind the drop.
+//! [BS14] A client that wants reads of a noted file left to the mount has them left, but of a small file only [`LEFT_MAX`] times: then its pages are dropped, and the
+//!       door serves it. Otherwise files that the mount has read once would be opened twice by each program of the door for good.
 //! [BS4] A change by a client is a direct write to the page cache ([PC3] of `page_cache.rs`): pages that are written back leave out its bytes.
 //!       Pages are dropped before it, so that stores of mappings behind the end do not appear when the file grows ([DR4] of
 //!       `data_requests.rs`), and again behind it.
@@ -61,6 +63,9 @@ use crate::page_cache::DirectWrite;
 
 /// How long after the error of a direct WRITE the kernel may cut the file ([BS13]).
 const CUT_WITHIN: Duration = Duration::from_secs(1);
+/// How often a small file is left to the mount ([BS14]), and how small, in bytes.
+const LEFT_MAX: u8 = 4;
+const LEFT_SMALL: u64 = 64 << 10;
 const END_OF_FILES: u64 = i64::MAX as u64;
 
 /// Files of which the kernel may have pages ([BS3]).
@@ -117,6 +122,8 @@ impl Note for ByClients {
 struct State {
     is_noted: bool,
     is_dropping: bool,
+    /// How often clients were sent to the mount ([BS14]).
+    left: u8,
 }
 
 impl Note for State {
@@ -264,6 +271,18 @@ impl Noted {
         !(is_dropping || state.is_noted || files.states.is_full())
     }
 
+    /// Whether a client is sent to the mount, which has pages of a file ([BS14]).
+    fn leaves(&self, file: InodeNumber, is_small: impl FnOnce() -> bool) -> bool {
+        if self.is_settled(file) {
+            return false;
+        }
+        let is_small = is_small();
+        let mut files = self.0.of(file).lock();
+        let Some(state) = files.states.get_mut(file).filter(|_| is_small) else { return true };
+        state.left = state.left.saturating_add(1);
+        state.left <= LEFT_MAX
+    }
+
     /// Drops the pages of a noted file by `drop_pages`; returns when nobody drops them any more and the note is gone.
     fn settle(&self, file: InodeNumber, drop_pages: impl FnOnce()) {
         let shard = self.0.of(file);
@@ -276,7 +295,7 @@ impl Noted {
                 (false, true) => break,
             }
         }
-        *files.states.note_in_any_case(file) = State { is_noted: false, is_dropping: true };
+        *files.states.note_in_any_case(file) = State { is_dropping: true, ..State::default() };
         drop(files);
         drop_pages();
         let mut files = shard.lock();
@@ -388,6 +407,11 @@ impl Caches for Door {
 
     fn has_pages(&self, file: InodeNumber) -> bool {
         self.beside.as_ref().is_some_and(|noted| !noted.is_settled(file))
+    }
+
+    fn keeps_reads(&self, file: InodeNumber) -> bool {
+        let is_small = || self.fs.size(file).is_ok_and(|size| size <= LEFT_SMALL);
+        self.beside.as_ref().is_some_and(|noted| noted.leaves(file, is_small))
     }
 
     fn is_open(&self, file: InodeNumber) -> bool {
@@ -717,6 +741,20 @@ mod tests {
             };
             noted.note_and_drop_mapped(FILE, &HELD, asked, || drops.set(drops.get() + 1));
             assert_eq!((drops.get(), noted.is_settled(FILE)), (u32::from(is_mapped), false));
+        }
+    }
+
+    /// [BS14]
+    #[test]
+    fn small_files_are_left_to_the_mount_some_times() {
+        let noted = Noted::default();
+        assert!(!noted.leaves(FILE, || true));
+        for _ in 0..2 {
+            noted.note(FILE, &HELD);
+            assert!((0..100).all(|_| noted.leaves(FILE, || false)), "a long file is");
+            assert_eq!((0..100).filter(|_| noted.leaves(FILE, || true)).count(), usize::from(LEFT_MAX));
+            noted.settle(FILE, || {});
+            assert!(!noted.leaves(FILE, || true));
         }
     }
 

@@ -59,6 +59,11 @@ pub trait Caches: Send + Sync {
     /// Whether pages of a file may be kept, so that both calls above would drop some. Does not wait.
     fn has_pages(&self, file: InodeNumber) -> bool;
 
+    /// Whether reads of a file are to be left to who keeps its pages, as their caller wants. Counts as one such read. Does not wait.
+    fn keeps_reads(&self, file: InodeNumber) -> bool {
+        self.has_pages(file)
+    }
+
     /// Whether a file is open there so that pages of it may come at any moment; those who open it while it is mapped for stores keep none. Does not wait.
     fn is_open(&self, _: InodeNumber) -> bool {
         false
@@ -127,6 +132,15 @@ impl Vfs {
     pub fn leaves_pages(&self, file: &OpenFile) -> std::result::Result<(), Refused> {
         let has_pages = self.caches.as_ref().is_some_and(|caches| caches.has_pages(file.inode()));
         if has_pages { Err(left(Why::Cached, file.inode())) } else { Ok(()) }
+    }
+
+    /// As [`Vfs::leaves_pages`], for a read or write that the caller wants left to whoever has pages, as often as he wants that.
+    ///
+    /// # Errors
+    /// [`Why::Cached`](crate::Why::Cached).
+    pub fn leaves_reads(&self, file: &OpenFile) -> std::result::Result<(), Refused> {
+        let keeps = self.caches.as_ref().is_some_and(|caches| caches.keeps_reads(file.inode()));
+        if keeps { Err(left(Why::Cached, file.inode())) } else { Ok(()) }
     }
 
     /// Hands a mapping for stores back of a file that is open there ([KV9] of `lib.rs`).

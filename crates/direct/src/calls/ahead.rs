@@ -48,10 +48,12 @@ impl Call<'_> {
             }
             Operation::Open { into, .. } if into.length > 0 => {
                 let (Some(handle), Some(of_open)) = (Handle::of(answer.value), served.seen) else { return served };
+                let may_be_watched = || !self.vfs.leaves_no_watchers(&self.client.process()) && !mutant::on(Mutant::WatchersUnasked);
                 let attributes = answer.attributes.filter(|found| found.mode & libc::S_IFMT != libc::S_IFDIR);
                 if let Some(Attributes { size_bytes, .. }) = attributes {
                     let is_small = size_bytes < u64::from(into.length);
                     let whole = if is_small { self.whole(handle, into).unwrap_or_default() } else { None };
+                    let of_open = if may_be_watched() { Seen::default() } else { of_open }; // [KNW6]
                     let (first, seen) = with_open(of_open, whole);
                     let outcome = Outcome::Done(Answer { further: first.map_or(0, FirstListed::encode), ..*answer });
                     return Served { outcome, seen: Some(seen), ..served };
