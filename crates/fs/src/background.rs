@@ -58,7 +58,7 @@ impl FileSystem {
         if self.is_read_only() || self.stopped().is_some() {
             return INTERVAL;
         }
-        if self.options.discard == Discard::Batched {
+        if self.settings.discard() == Discard::Batched {
             let _leaving = self.leaving.enter(); // who finds no space meanwhile waits for the sectors that are taken
             self.volume.discard_behind();
         }
