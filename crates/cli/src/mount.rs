@@ -57,8 +57,8 @@ pub fn run(arguments: &MountArguments) -> Result<u8, Failure> {
         return Ok(0);
     }
     if arguments.foreground {
-        logging::start(options.log.as_deref(), true, arguments.verbose)?;
-        daemon::serve(arguments, &options, || {})?;
+        let level = logging::start(options.log.as_deref(), true, arguments.verbose, options.log_level)?;
+        daemon::serve(arguments, &options, level, || {})?;
         return Ok(0);
     }
     let failed = |error: io::Error| Failure::at("the daemon cannot be started", error);
