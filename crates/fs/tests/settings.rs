@@ -36,7 +36,11 @@ struct Place {
 
 impl Place {
     fn new(memory: u64, block: u64, options: &MountOptions) -> Self {
-        let device = Arc::new(MemoryDevice::new(memory, block, PersistenceDomain::Gpf));
+        Self::on(MemoryDevice::new(memory, block, PersistenceDomain::Gpf), options)
+    }
+
+    fn on(device: MemoryDevice, options: &MountOptions) -> Self {
+        let device = Arc::new(device);
         let drive = Drive::new(device.clone());
         make_file_system(&drive, &FormatOptions { block_bytes: BLOCK as u32, ..FormatOptions::default() }).expect("mkfs");
         Self { fs: Arc::new(FileSystem::mount(drive, options).expect("mounts")), device }
@@ -302,6 +306,22 @@ fn pages_that_come_back_are_compared_while_that_is_asked_for() {
     assert!(of_lines < 1024, "{of_lines}");
     place.change(&SettingsChange { modified_lines: Some(0), ..NONE });
     assert_eq!(log_bytes(2), 4096);
+    place.end();
+}
+
+#[test]
+fn small_overwrites_go_in_place_while_that_is_asked_for() {
+    let device = MemoryDevice::with_firmware(32 << 20, 64 << 20, PersistenceDomain::Gpf);
+    let place = Place::on(device, &MountOptions { in_place_bytes: 0, modified_lines: 0, ..MountOptions::DEFAULT });
+    let file = place.create("file");
+    place.write(file, 0, &vec![1; 4 * BLOCK]);
+    let lines = |change: Option<u32>, at: usize| {
+        place.change(&SettingsChange { in_place_bytes: change, ..NONE });
+        let before = place.fs.statistics().work.in_place_lines;
+        place.write(file, at, &[2; 128]);
+        place.fs.statistics().work.in_place_lines - before
+    };
+    assert_eq!((lines(None, 0), lines(Some(512), BLOCK), lines(Some(64), 2 * BLOCK)), (0, 2, 0));
     place.end();
 }
 

@@ -247,9 +247,14 @@ impl FilePages {
         self.pages_bytes.load(Relaxed) + self.places_bytes.load(Relaxed)
     }
 
+    /// What they may take. Metadata that is loaded while the limit falls may have computed what it leaves from the limit before, so that counts too.
+    fn bound(&self) -> u64 {
+        self.allowed_bytes.load(Relaxed).min(self.bytes_max.load(Relaxed))
+    }
+
     /// Longest read of which all pages are kept, in bytes ([FP6]).
     pub(crate) fn read_bytes_max(&self) -> u64 {
-        READ_BYTES_MAX.min(self.allowed_bytes.load(Relaxed) / READ_PART)
+        READ_BYTES_MAX.min(self.bound() / READ_PART)
     }
 
     /// Whether pages of a write of this length are kept, even if they were not here.
@@ -308,7 +313,7 @@ impl FilePages {
 
     /// Inserts pages with these bytes: those that were taken, and with `new` also whole pages that are not here, so used.
     fn keep(&self, file: &PagesOfFile, file_size: u64, (offset, bytes): (u64, &[u8]), mut taken: Taken, new: Option<u32>, work: &LiveWork) {
-        let new = new.filter(|_| self.allowed_bytes.load(Relaxed) >= PAGE + PLACE_BYTES);
+        let new = new.filter(|_| self.bound() >= PAGE + PLACE_BYTES);
         if bytes.is_empty() || (new.is_none() && !taken.has_any()) {
             return;
         }
@@ -367,13 +372,13 @@ impl FilePages {
 
     /// Evicts pages until the rest is within the bound, or until so many entries are gone. Returns how many are.
     fn shrink(&self, at_most: usize, work: &LiveWork) -> usize {
-        if self.memory_bytes() <= self.allowed_bytes.load(Relaxed) {
+        if self.memory_bytes() <= self.bound() {
             return 0;
         }
         let (mut evicted, mut gone) = (0, 0);
         let mut queue = self.queue.lock();
         let mut steps = 2 * queue.len();
-        while self.memory_bytes() > self.allowed_bytes.load(Relaxed) && steps > 0 && gone < at_most {
+        while self.memory_bytes() > self.bound() && steps > 0 && gone < at_most {
             steps -= 1;
             let Some((file, page)) = queue.pop_front() else { break };
             if let Some(places) = file.upgrade() {
