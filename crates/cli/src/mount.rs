@@ -44,14 +44,14 @@ pub fn machine_bytes() -> u64 {
 /// Mounts a device.
 pub fn run(arguments: &MountArguments) -> Result<u8, Failure> {
     let options = options(arguments)?;
+    if options.remount && !arguments.fake {
+        return remount::run(arguments); // its daemon warns, which knows what the mount has
+    }
     for warning in &options.warnings {
         failure::warn(warning);
     }
     if arguments.fake {
         return Ok(0);
-    }
-    if options.remount {
-        return remount::run(arguments);
     }
     if options.nofail && is_absent(&arguments.device) {
         return Ok(0);

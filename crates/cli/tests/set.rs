@@ -5,7 +5,7 @@ mod support;
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -320,6 +320,26 @@ fn write(path: &Path, writer: u64) -> Vec<u8> {
     content
 }
 
+/// A reader of metrics that leaves before its answer is an event for whoever looks for it.
+#[test]
+fn the_log_says_more_while_that_is_asked_for() {
+    let place = Place::formatted();
+    let socket = place.path("metrics");
+    let mount = place.mount(&format!("strict,metrics=unix:{socket}"));
+    let at = place.mountpoint();
+    let leaves = || UnixStream::connect(&socket).and_then(|mut stream| stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n")).expect("asked");
+    let events = || fs::read_to_string(place.path("log")).expect("a log").matches("a connection for metrics").count();
+    (0..5).for_each(|_| leaves());
+    succeeds(&["set", &at, "log_level=debug"]);
+    support::eventually("an event", || {
+        leaves();
+        events() > 0
+    });
+    succeeds(&["set", &at, "log_level=info"]);
+    mount.unmount();
+    place.check();
+}
+
 /// Anonymous memory of a process, in bytes.
 fn memory_of(process: rustix::process::Pid) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", process.as_raw_nonzero())).expect("read");
@@ -331,16 +351,23 @@ fn memory_of(process: rustix::process::Pid) -> u64 {
 #[test]
 fn lower_memory_goes_back_to_the_machine() {
     let place = Place::formatted();
-    let mount = place.mount("strict,memory=256M");
-    let at = place.mountpoint();
-    for index in 0..30_000 {
-        File::create(mount.path(&format!("a file with a number that makes its name long {index}"))).expect("made");
-    }
+    let mount = place.mount("strict,atomic,memory=256M"); // files bypass the kernel's cache
+    let (at, bytes) = (place.mountpoint(), pattern(5, 48 * MIB));
+    fs::write(mount.path("file"), &bytes).expect("written");
+    let is_as_written = || {
+        let file = File::open(mount.path("file")).expect("opened");
+        let mut found = vec![0; 64 << 10];
+        bytes.chunks(found.len()).zip((0..).step_by(64 << 10)).all(|(piece, offset)| {
+            file.read_exact_at(&mut found, offset).expect("read");
+            found == piece
+        })
+    };
+    assert!(is_as_written());
     let before = memory_of(mount.process_id());
     succeeds(&["set", &at, "memory=8M"]);
     let after = memory_of(mount.process_id());
-    assert!(after + (8 << 20) < before, "{before} B before, {after} B after");
-    assert_eq!(fs::read_dir(mount.root()).expect("listed").count(), 30_000);
+    assert!(after + (30 << 20) < before, "{before} B before, {after} B after");
+    assert!(is_as_written());
     mount.unmount();
     place.check();
 }
