@@ -61,6 +61,9 @@ pub enum Command {
     Upgrade(UpgradeArguments),
     /// Show or set the label of a device or a mount
     Label(LabelArguments),
+    /// Show or change settings of a mount while it is in use
+    #[command(after_help = SET_HELP)]
+    Set(SetArguments),
     /// Show the UUID of a device or a mount, or change that of a device
     Uuid(UuidArguments),
     /// Tell which TandemFS, or which half of one, a single device or file holds
@@ -511,6 +514,35 @@ pub struct LabelArguments {
     pub place: String,
     /// The new label, up to 64 bytes; "" removes it. Without this argument the label is shown.
     pub text: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+const SET_HELP: &str = "\
+Settings, with values as 'tandemfs mount -o' has them (see its --help):
+  threshold, write_back, write_back_limit, promote, read_ahead, in_place,
+  modified_ratio, discard, memory, log_level
+
+Those of one command change together, or none does. They hold from the next
+operation on until the unmount; for later mounts write them to /etc/fstab.
+threshold=auto measures both paths of the drive again. A lower memory= is given
+back before the command returns. All other options need a new mount.
+
+  tandemfs set /mnt                           what can be changed, as it is now
+  tandemfs set /mnt memory=1G write_back_limit=20%
+  mount -o remount,memory=1G /mnt             the same by mount(8), as root
+
+Exit status: 0 changed or shown, 1 refused by the mount, 2 an invalid value.";
+
+/// `set`.
+#[derive(Debug, Args)]
+pub struct SetArguments {
+    /// The mount point.
+    pub mountpoint: PathBuf,
+    /// Settings to change; without one, those that can be changed are shown.
+    #[arg(value_name = "NAME=VALUE")]
+    pub settings: Vec<String>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

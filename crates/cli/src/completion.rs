@@ -3,7 +3,7 @@
 
 use clap_complete::Shell;
 
-use crate::mount_options::{DISCARDS, ENGINES, NUMA, PROMOTE, TIMING, UPDATES, WRITE_BACK};
+use crate::mount_options::{DISCARDS, ENGINES, LOG_LEVELS, NUMA, PROMOTE, TIMING, UPDATES, WRITE_BACK};
 
 /// Options without a value that completion offers.
 const FLAGS: [&str; 26] = [
@@ -68,6 +68,7 @@ fn words() -> Vec<String> {
         of("update", &UPDATES),
         of("engine", &ENGINES),
         of("discard", &DISCARDS),
+        of("log_level", &LOG_LEVELS),
         of("numa", &NUMA),
         of("timing", &TIMING),
         domains.to_vec(),

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tandemfs_device::Drive;
 use tandemfs_emulator::{DeviceSpec, HeaderState};
 use tandemfs_fs::FileSystem;
-use tandemfs_fuse::mounts;
+use tandemfs_fuse::{SettingsInUse, mounts};
 
 use crate::arguments::MountArguments;
 use crate::claim;
@@ -25,6 +25,7 @@ use crate::mount::{self, READY};
 use crate::mount_options::Options;
 use crate::probe;
 use crate::remount;
+use crate::settings::SettingsOfMount;
 
 /// Runs as the daemon of a `tandemfs mount` that waits at the other end of standard output.
 pub fn run(arguments: &MountArguments) -> Result<u8, Failure> {
@@ -37,8 +38,8 @@ pub fn run(arguments: &MountArguments) -> Result<u8, Failure> {
         }
     };
     let options = mount::options(arguments)?;
-    let result = logging::start(options.log.as_deref(), false, arguments.verbose).and_then(|()| {
-        serve(arguments, &options, || {
+    let result = logging::start(options.log.as_deref(), false, arguments.verbose, options.log_level).and_then(|level| {
+        serve(arguments, &options, level, || {
             if let Err(error) = detach() {
                 tracing::warn!("the daemon stays in the terminal's session: {error}");
             }
@@ -68,7 +69,7 @@ pub fn run(arguments: &MountArguments) -> Result<u8, Failure> {
 const LOADERS_STOP_WITHIN: Duration = Duration::from_millis(50);
 
 /// Mounts, calls `ready` when the mount answers, and returns after the unmount, when everything is on the device.
-pub fn serve(arguments: &MountArguments, options: &Options, ready: impl FnOnce()) -> Result<(), Failure> {
+pub fn serve(arguments: &MountArguments, options: &Options, level: logging::Level, ready: impl FnOnce()) -> Result<(), Failure> {
     abort_on_panic();
     tandemfs_fuse::check_mountpoint(&arguments.mountpoint).map_err(Failure::because)?;
     let read_only = options.file_system.read_only;
@@ -105,7 +106,8 @@ pub fn serve(arguments: &MountArguments, options: &Options, ready: impl FnOnce()
         answers = metrics.and_then(|taken| answer_metrics(taken, &arguments.mountpoint));
         ready();
     };
-    let served = tandemfs_fuse::serve_beside(&fs, &arguments.mountpoint, &settings, stands, |beside| {
+    let in_use: Arc<dyn SettingsInUse> = Arc::new(SettingsOfMount::new(Arc::clone(&fs), level));
+    let served = tandemfs_fuse::serve_beside(&fs, &arguments.mountpoint, (&settings, Some(in_use)), stands, |beside| {
         direct::open(&fs, &settings, &options.direct, beside)
     });
     drop(answers);

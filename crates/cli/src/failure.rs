@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::io;
 
+use tandemfs_fuse::control;
 use tandemfs_fuse::mounts::Mounted;
 
 use crate::helpers::Caller;
@@ -86,6 +87,9 @@ pub fn no_answer(mount: &Mounted, error: &io::Error) -> Failure {
         NotFound => format!("{place}: its daemon has no control socket: it is ending, died, or could not create one (see its log)"),
         WouldBlock | TimedOut => {
             format!("{place}: its daemon does not answer; if that lasts, 'tandemfs umount --force' disconnects it")
+        }
+        _ if control::is_unknown_request(error) => {
+            format!("{place}: its daemon is of an older build, which does not know this command; unmount, and mount again with this build")
         }
         _ => format!("{place}: {error}"),
     })

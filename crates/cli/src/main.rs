@@ -47,6 +47,8 @@ mod restore;
 mod run;
 mod run_report;
 mod scrub;
+mod set;
+mod settings;
 mod signatures;
 mod size;
 mod stats;
@@ -98,6 +100,7 @@ fn execute(command: Command) -> Result<u8, Failure> {
         Command::Probe(arguments) => probe::run(&arguments),
         Command::Uuid(arguments) => uuid::run(&arguments),
         Command::Label(arguments) => label::run(&arguments),
+        Command::Set(arguments) => set::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Stats(arguments) => stats::run(&arguments),

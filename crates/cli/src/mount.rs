@@ -44,21 +44,21 @@ pub fn machine_bytes() -> u64 {
 /// Mounts a device.
 pub fn run(arguments: &MountArguments) -> Result<u8, Failure> {
     let options = options(arguments)?;
+    if options.remount && !arguments.fake {
+        return remount::run(arguments); // its daemon warns, which knows what the mount has
+    }
     for warning in &options.warnings {
         failure::warn(warning);
     }
     if arguments.fake {
         return Ok(0);
     }
-    if options.remount {
-        return remount::run(arguments);
-    }
     if options.nofail && is_absent(&arguments.device) {
         return Ok(0);
     }
     if arguments.foreground {
-        logging::start(options.log.as_deref(), true, arguments.verbose)?;
-        daemon::serve(arguments, &options, || {})?;
+        let level = logging::start(options.log.as_deref(), true, arguments.verbose, options.log_level)?;
+        daemon::serve(arguments, &options, level, || {})?;
         return Ok(0);
     }
     let failed = |error: io::Error| Failure::at("the daemon cannot be started", error);

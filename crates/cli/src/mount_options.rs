@@ -1,4 +1,5 @@
-//! The options of `-o`: ours, those of FUSE, and those that mount(8) passes on from fstab.
+//! The options of `-o`: ours, those of FUSE, and those that mount(8) passes on from fstab. Some of them are settings that can change while the mount is
+//! in use ([`change`]): names and values are the same, and are read by the same code.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,8 +7,9 @@ use std::time::Duration;
 use tandemfs_device::{NodeSpec, PersistenceDomain};
 use tandemfs_direct::Limits;
 use tandemfs_format::PAGE_LINES;
-use tandemfs_fs::{Discard, Engine, HomeLimit, MountOptions, Promote, Threshold, Update, UpdateMode, WriteBackPolicy};
+use tandemfs_fs::{Discard, Engine, HomeLimit, MountOptions, Promote, SettingsChange, Threshold, Update, UpdateMode, WriteBackPolicy};
 use tandemfs_fuse::{Mode, MountSettings};
+use tracing::level_filters::LevelFilter;
 
 use crate::metrics_server::Place;
 use crate::names;
@@ -91,6 +93,8 @@ Options (-o):
   log=FILE        log to this file (default: the system's journal, or else
                   /var/log/tandemfs.log for root,
                   $XDG_STATE_HOME/tandemfs/tandemfs.log for others)
+  log_level=NAME  how much: error, warn, info (default), debug (as --verbose)
+                  or trace
   metrics=unix:PATH|ADDRESS
                   answer /metrics over HTTP there, as 'tandemfs stats
                   --openmetrics' prints it; ADDRESS as 127.0.0.1:9469. Who
@@ -124,8 +128,23 @@ Options (-o):
   dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync
                   as in mount(8); others than root get nodev,nosuid
   remount         change ro, dev, suid, exec and sync of a mount in place
-                  (root only); what is not named stays, and options that
-                  would change anything else are refused";
+                  (root only), and what 'tandemfs set' changes; what is not
+                  named stays, and options that would change anything else
+                  are refused";
+
+/// The options that are settings: they can change while a mount is in use.
+pub const SETTINGS: [&str; 10] = [
+    "threshold",
+    "write_back",
+    "write_back_limit",
+    "promote",
+    "read_ahead",
+    "in_place",
+    "modified_ratio",
+    "discard",
+    "memory",
+    "log_level",
+];
 
 /// What the options of a mount say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,6 +161,8 @@ pub struct Options {
     pub timing: bool,
     /// Where to log.
     pub log: Option<PathBuf>,
+    /// How much to log, if that was said.
+    pub log_level: Option<LevelFilter>,
     /// Where to answer metrics over HTTP.
     pub metrics: Option<Place>,
     /// What clients of the direct door may take.
@@ -170,6 +191,7 @@ impl Options {
             nodes: None,
             timing: false,
             log: None,
+            log_level: None,
             metrics: None,
             direct: Limits::default(),
             names_mode: false,
@@ -216,7 +238,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Lowers what is more than the machine has, and says so.
+    /// Lowers what is more than the machine has, and says so. It also says what the file system lowers by itself.
     pub fn fit(&mut self, machine_bytes: u64) {
         let memory_bytes = &mut self.file_system.memory_bytes;
         if *memory_bytes > machine_bytes {
@@ -225,14 +247,10 @@ impl Options {
             *memory_bytes = machine_bytes;
         }
         let most = *memory_bytes / READ_AHEAD_SHARE;
-        let read_ahead_bytes = &mut self.file_system.read_ahead_bytes;
-        if u64::from(*read_ahead_bytes) > most {
-            let wanted = size::show((*read_ahead_bytes).into());
-            let limit = size::show(most);
-            if *read_ahead_bytes != MountOptions::DEFAULT.read_ahead_bytes {
-                self.warnings.push(format!("read_ahead={wanted} is more than 1/{READ_AHEAD_SHARE} of memory=; the limit is {limit}"));
-            }
-            *read_ahead_bytes = most as u32;
+        let read_ahead_bytes = self.file_system.read_ahead_bytes;
+        if u64::from(read_ahead_bytes) > most && read_ahead_bytes != MountOptions::DEFAULT.read_ahead_bytes {
+            let (wanted, limit) = (size::show(read_ahead_bytes.into()), size::show(most));
+            self.warnings.push(format!("read_ahead={wanted} is more than 1/{READ_AHEAD_SHARE} of memory=; the limit is {limit}"));
         }
     }
 
@@ -292,6 +310,7 @@ impl Options {
                 settings.reserved_percent = percent.ok_or_else(|| format!("reserved={value}: a share from 0% to 50% is needed"))?;
             }
             Some(("log", value)) => self.log = Some(value.into()),
+            Some(("log_level", value)) => self.log_level = Some(value_of("log_level", &LOG_LEVELS, value)?),
             Some(("metrics", value)) => self.metrics = Some(value.parse().map_err(|error| format!("metrics: {error}"))?),
             Some(("direct", value)) => {
                 settings.direct = true;
@@ -373,6 +392,64 @@ impl Options {
     }
 }
 
+/// Settings to change, as `tandemfs set` and a remount name them.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Those of the file system.
+    pub file_system: SettingsChange,
+    /// How much to log.
+    pub log_level: Option<LevelFilter>,
+    /// Their names, each as often as it was named.
+    pub names: Vec<&'static str>,
+    /// What was adapted to this machine, in sentences.
+    pub warnings: Vec<String>,
+}
+
+/// The setting that a word of `-o` is about, if it is about one.
+pub fn setting_of(word: &str) -> Option<&'static str> {
+    let name = match word {
+        "discard" | "nodiscard" => "discard",
+        _ => word.split_once('=').map_or(word, |(name, _)| name),
+    };
+    SETTINGS.into_iter().find(|setting| *setting == name)
+}
+
+/// Reads settings to change on a mount with these options, on a machine with so much memory. Later words win.
+pub fn change<'a>(lists: impl IntoIterator<Item = &'a str>, in_force: &MountOptions, machine_bytes: u64) -> Result<Change, String> {
+    let mut options = Options { file_system: in_force.clone(), ..Options::parse([], true)? };
+    let mut names = Vec::new();
+    for word in lists.into_iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty()) {
+        let Some(name) = setting_of(word) else {
+            let is_option = Options::parse(["remount", word], true).err() != Some(unknown(word));
+            return Err(if is_option {
+                format!("'{word}' cannot change while the mount is in use; unmount, and mount with it")
+            } else {
+                format!("unknown setting '{word}'; 'tandemfs set --help' lists them")
+            });
+        };
+        if name != "discard" && !word.contains('=') {
+            return Err(format!("'{word}' has no value; write {word}=VALUE"));
+        }
+        options.apply(word)?;
+        names.push(name);
+    }
+    options.fit(machine_bytes);
+    let is_named = |name| names.contains(&name);
+    let found = &options.file_system;
+    let file_system = SettingsChange {
+        threshold: is_named("threshold").then_some(found.threshold),
+        memory_bytes: is_named("memory").then_some(found.memory_bytes),
+        write_back: is_named("write_back").then_some(found.write_back),
+        write_back_percent: is_named("write_back_limit").then_some(found.write_back_percent),
+        promote: is_named("promote").then_some(found.promote),
+        read_ahead_bytes: is_named("read_ahead").then_some(found.read_ahead_bytes),
+        in_place_bytes: is_named("in_place").then_some(found.in_place_bytes),
+        modified_lines: is_named("modified_ratio").then_some(found.modified_lines),
+        discard: is_named("discard").then_some(found.discard),
+    };
+    Ok(Change { file_system, log_level: options.log_level, names, warnings: options.warnings })
+}
+
 /// The number of a group, which is given by it or by a name.
 pub fn group_number(option: &str, group: &str) -> Result<u32, String> {
     let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
@@ -397,6 +474,15 @@ pub const UPDATES: [(&str, UpdateMode); 6] = [
 ];
 /// Names of engines.
 pub const ENGINES: [(&str, Engine); 3] = [("auto", Engine::Auto), ("journal", Engine::Journal), ("firmware", Engine::Firmware)];
+
+/// Names of what is logged.
+pub const LOG_LEVELS: [(&str, LevelFilter); 5] = [
+    ("error", LevelFilter::ERROR),
+    ("warn", LevelFilter::WARN),
+    ("info", LevelFilter::INFO),
+    ("debug", LevelFilter::DEBUG),
+    ("trace", LevelFilter::TRACE),
+];
 
 /// Names of ways to discard.
 pub const DISCARDS: [(&str, Discard); 2] = [("none", Discard::None), ("batched", Discard::Batched)];
@@ -484,7 +570,7 @@ mod tests {
                 "strict,threshold=128K,memory=1G,domain=adr",
                 "write_back=coldest,write_back_limit=20%,promote=on,read_ahead=256K,engine=firmware,in_place=128,modified_ratio=1/4",
                 "home_limit=25%,large_extents=1G,numa=off,numa_nodes=2",
-                "update=flush,discard=batched,timing=on,threads=3,log=/tmp/l,metrics=unix:/run/m,allow_other,allow_root,ro,nodev,nosuid,noexec,noxattr,sync,reserved=5%,nouuid",
+                "update=flush,discard=batched,timing=on,threads=3,log=/tmp/l,log_level=debug,metrics=unix:/run/m,allow_other,allow_root,ro,nodev,nosuid,noexec,noxattr,sync,reserved=5%,nouuid",
             ],
             true,
         )
@@ -527,6 +613,7 @@ mod tests {
             nodes: Some(NodeSpec::Equal(2)),
             timing: true,
             log: Some("/tmp/l".into()),
+            log_level: Some(LevelFilter::DEBUG),
             metrics: Some(Place::Unix("/run/m".into())),
             direct: Limits::default(),
             names_mode: true,
@@ -610,15 +697,68 @@ mod tests {
         let fitted = |list: &str| {
             let mut options = parse(list).expect("reads");
             options.fit(1 << 30);
-            (options.file_system.memory_bytes, options.file_system.read_ahead_bytes, options.warnings)
+            (options.file_system.memory_bytes, options.warnings)
         };
-        assert_eq!(fitted("memory=512M"), (512 << 20, 1 << 20, vec![]));
-        let (memory_bytes, _, warnings) = fitted("memory=1000G");
+        assert_eq!(fitted("memory=512M"), (512 << 20, vec![]));
+        let (memory_bytes, warnings) = fitted("memory=1000G");
         assert_eq!((memory_bytes, warnings.len()), (1 << 30, 1));
         assert!(warnings[0].contains("1000 GiB") && warnings[0].contains("1 GiB"), "{warnings:?}");
-        let (_, read_ahead_bytes, warnings) = fitted("read_ahead=3G");
-        assert_eq!((read_ahead_bytes, warnings.len()), (8 << 20, 1));
-        assert_eq!(fitted("memory=8M"), (8 << 20, 256 << 10, vec![]), "the default is lowered in silence");
+        let (_, warnings) = fitted("read_ahead=3G");
+        assert!(warnings.len() == 1 && warnings[0].contains("the limit is 8 MiB"), "{warnings:?}");
+        assert_eq!(fitted("memory=8M"), (8 << 20, vec![]), "the default is lowered in silence");
+    }
+
+    #[test]
+    fn a_change_has_what_it_names_alone() {
+        let in_force = MountOptions { promote: Promote::Hot, ..MountOptions::DEFAULT };
+        let changed = |lists: &[&str]| change(lists.iter().copied(), &in_force, 1 << 30);
+        assert_eq!(changed(&[]), Ok(Change::default()));
+        let one = changed(&["threshold=auto"]).expect("reads");
+        assert_eq!(one.file_system, SettingsChange { threshold: Some(Threshold::Auto), ..SettingsChange::default() });
+        assert_eq!((one.log_level, one.names), (None, vec!["threshold"]));
+        let all = "threshold=128K,write_back=oldest,write_back_limit=20%,promote=off,read_ahead=0,in_place=0,modified_ratio=1/4,discard,memory=64M,memory=9G";
+        let all = changed(&[all, "log_level=warn"]).expect("reads");
+        let expected = SettingsChange {
+            threshold: Some(Threshold::Bytes(128 << 10)),
+            memory_bytes: Some(1 << 30),
+            write_back: Some(WriteBackPolicy::Oldest),
+            write_back_percent: Some(20),
+            promote: Some(Promote::Off),
+            read_ahead_bytes: Some(0),
+            in_place_bytes: Some(0),
+            modified_lines: Some(16),
+            discard: Some(Discard::Batched),
+        };
+        assert_eq!((all.file_system, all.log_level), (expected, Some(LevelFilter::WARN)));
+        assert!(all.warnings.len() == 1 && all.warnings[0].contains("9 GiB"), "{:?}", all.warnings);
+        let mut named = all.names;
+        named.dedup();
+        named.sort_unstable();
+        let mut settings = SETTINGS;
+        settings.sort_unstable();
+        assert_eq!(named, settings, "every setting can be named");
+        assert_eq!(changed(&["nodiscard"]).expect("reads").file_system.discard, Some(Discard::None));
+    }
+
+    #[test]
+    fn a_change_that_cannot_be_is_refused_in_a_sentence() {
+        for (word, said) in [
+            ("threshold=many", "threshold: 'many'"),
+            ("memory=1K", "memory=1K: at least 8 MiB"),
+            ("write_back_limit=91", "write_back_limit=91: a share from 1% to 90%"),
+            ("log_level=loud", "log_level=loud: use one of 'error'"),
+            ("promote", "'promote' has no value; write promote=VALUE"),
+            ("threads=3", "'threads=3' cannot change while the mount is in use"),
+            ("timing=on", "'timing=on' cannot change while the mount is in use"),
+            ("strict", "'strict' cannot change while the mount is in use"),
+            ("direct_stores=0", "'direct_stores=0' cannot change while the mount is in use"),
+            ("ro", "'ro' cannot change while the mount is in use"),
+            ("colour=red", "unknown setting 'colour=red'; 'tandemfs set --help'"),
+            ("threads=0", "'threads=0' cannot change while the mount is in use"),
+        ] {
+            let sentence = change(["promote=on", word], &MountOptions::DEFAULT, 1 << 30).expect_err(word);
+            assert!(sentence.contains(said), "{word}: {sentence}");
+        }
     }
 
     #[test]

@@ -1,21 +1,19 @@
-//! `-o remount`: what the kernel can change of a mount in place, and what holds as long as the mount.
+//! `-o remount`: what the kernel can change of a mount in place, settings that its daemon can change, and what holds as long as the mount.
 
 use tandemfs_device::{NodeSpec, PersistenceDomain};
-use tandemfs_format::PAGE_LINES;
-use tandemfs_fs::{FileSystem, HomeLimit, Threshold};
+use tandemfs_fs::{FileSystem, HomeLimit};
 use tandemfs_fuse::control::{self, Request};
-use tandemfs_fuse::mounts;
+use tandemfs_fuse::{MountError, mounts};
 
 use crate::arguments::MountArguments;
-use crate::failure::{Failure, no_answer};
+use crate::failure::{self, Failure, no_answer};
 use crate::mount::machine_bytes;
-use crate::mount_options::{
-    DISCARDS, ENGINES, NUMA, Options, PROMOTE, UPDATES, WRITE_BACK, group_number, home_limit, modified_lines, name_of,
-};
+use crate::mount_options::{ENGINES, NUMA, Options, UPDATES, group_number, home_limit, modified_lines, name_of, setting_of};
+use crate::set;
 use crate::size;
 
-/// The options with a value that hold as long as the mount.
-const LASTING: [&str; 23] = [
+/// The options with a value that the daemon has: they hold as long as the mount, unless they are settings.
+const OF_DAEMON: [&str; 24] = [
     "threshold",
     "write_back",
     "write_back_limit",
@@ -35,58 +33,76 @@ const LASTING: [&str; 23] = [
     "timing",
     "threads",
     "log",
+    "log_level",
     "metrics",
     "reserved",
     "direct_spin",
     "direct_clients",
 ];
 
-/// Changes what the kernel can change of a mount. An option that is not named stays. What the daemon does stays, so an option that asks for
-/// something else is refused; one that asks for what the mount has is not.
+/// Changes what the kernel can change of a mount, and its settings (`settings.rs`), all or nothing. An option that is not named stays. What else the daemon
+/// does stays, so an option that asks for something else is refused; one that asks for what the mount has is not.
 pub fn run(arguments: &MountArguments) -> Result<u8, Failure> {
     let place = arguments.mountpoint.display();
     let mount = mounts::find(&arguments.mountpoint).map_err(|error| Failure::at(&place, error))?;
     let mount = mount.ok_or_else(|| Failure::Failed(format!("{place}: no TandemFS is mounted there, so there is nothing to remount")))?;
     let info = control::ask(&mount, Request::Info).map_err(|error| no_answer(&mount, &error))?;
-    let lasting = |name: &str| info["options"][name].as_str().unwrap_or_default().to_owned();
+    let has = |name: &str| info["options"][name].as_str().unwrap_or_default().to_owned();
     let named = || arguments.options.iter().map(String::as_str);
-    if let Some((option, is)) = changes(named(), &lasting).first() {
-        return Err(Failure::Failed(format!("{place}: a remount cannot change {is} to {option}; unmount, and mount with the new options")));
+    let (settings, lasting): (Vec<Change>, Vec<Change>) = changes(named(), &has).into_iter().partition(|change| change.setting.is_some());
+    if let Some(Change { word, is, .. }) = lasting.first() {
+        return Err(Failure::Failed(format!("{place}: a remount cannot change {is} to {word}; unmount, and mount with the new options")));
     }
-    let has: Vec<&str> = mount.flags.iter().map(String::as_str).filter(|flag| is_changeable(flag)).collect();
-    let options = Options::parse(has.into_iter().chain(named()), true).map_err(Failure::Usage)?;
+    let flags: Vec<&str> = mount.flags.iter().map(String::as_str).filter(|flag| is_changeable(flag)).collect();
+    let options = Options::parse(flags.iter().copied().chain(named()), true).map_err(Failure::Usage)?;
     if info["read_only"].as_bool() == Some(true) && !options.settings.read_only {
         return Err(Failure::Failed(format!("{place}: the device was opened for reading only: unmount, and mount again without 'ro'")));
     }
-    tandemfs_fuse::remount(&mount.mountpoint, &options.settings).map_err(Failure::because)?;
+    let before: Vec<String> = settings.iter().map(|change| change.is.clone()).collect();
+    if !settings.is_empty() {
+        if !rustix::process::geteuid().is_root() {
+            return Err(Failure::because(MountError::RemountDenied { path: mount.mountpoint }));
+        }
+        for warning in set::ask(&mount, settings.into_iter().map(|change| change.word).collect())?.warnings {
+            failure::warn(&warning);
+        }
+    }
+    tandemfs_fuse::remount(&mount.mountpoint, &options.settings).map_err(|error| {
+        if !before.is_empty() && set::ask(&mount, before).is_err() {
+            failure::warn("the settings stay as this remount named them");
+        }
+        Failure::because(error)
+    })?;
     Ok(0)
+}
+
+/// An option that this remount names and that would change what the daemon has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Change {
+    /// As named.
+    word: String,
+    /// The present value, as `-o` has it.
+    is: String,
+    /// The setting that it is, if it can change while the mount is in use.
+    setting: Option<&'static str>,
 }
 
 fn is_changeable(flag: &str) -> bool {
     matches!(flag, "ro" | "rw" | "nosuid" | "nodev" | "noexec" | "sync" | "dirsync")
 }
 
-/// Names and values of the options that hold as long as the mount, as `-o` takes them.
+/// Names and values of the options that hold as long as the mount, as `-o` takes them. Those that can change meanwhile: `settings.rs`.
 pub fn lasting(options: &Options, fs: &FileSystem) -> Vec<(&'static str, String)> {
     let (file_system, settings) = (&options.file_system, &options.settings);
     let on_off = |on: bool| if on { "on" } else { "off" }.to_owned();
     vec![
         ("mode", settings.mode.name().into()),
-        ("threshold", threshold_word(file_system.threshold, fs.superblock().geometry.block_bytes())),
-        ("write_back", name_of(&WRITE_BACK, file_system.write_back)),
-        ("write_back_limit", format!("{}%", file_system.write_back_percent)),
-        ("promote", name_of(&PROMOTE, file_system.promote)),
         ("update", name_of(&UPDATES, file_system.update)),
-        ("read_ahead", size::word(file_system.read_ahead_bytes.into())),
-        ("in_place", size::word(file_system.in_place_bytes.into())),
-        ("modified_ratio", format!("{}/{PAGE_LINES}", file_system.modified_lines)),
         ("home_limit", home_limit_word(file_system.home_limit)),
         ("large_extents", size::word(file_system.large_extent_bytes)),
         ("numa", name_of(&NUMA, file_system.numa)),
         ("numa_nodes", options.nodes.as_ref().map_or_else(String::new, ToString::to_string)),
         ("engine", name_of(&ENGINES, file_system.engine)),
-        ("discard", name_of(&DISCARDS, file_system.discard)),
-        ("memory", size::word(file_system.memory_bytes)),
         ("domain", fs.drive().domain().name().into()),
         ("timing", on_off(options.timing)),
         ("threads", settings.thread_count().to_string()),
@@ -105,14 +121,14 @@ pub fn lasting(options: &Options, fs: &FileSystem) -> Vec<(&'static str, String)
     ]
 }
 
-/// The options that this remount names and that would change what holds as long as the mount: each as named, and its present value.
-/// `lasting` is [`lasting`] of the mount.
-fn changes<'a>(lists: impl IntoIterator<Item = &'a str>, lasting: &dyn Fn(&str) -> String) -> Vec<(String, String)> {
-    let mut changes = Vec::new();
+/// The options that this remount names and that would change what the daemon has. Of a setting that is named several times the last word counts. `lasting` says
+/// what the mount has.
+fn changes<'a>(lists: impl IntoIterator<Item = &'a str>, lasting: &dyn Fn(&str) -> String) -> Vec<Change> {
+    let mut changes: Vec<Change> = Vec::new();
     let words: Vec<&str> = lists.into_iter().flat_map(|list| list.split(',')).collect();
     let Ok(wanted) = Options::parse(words.iter().copied(), true) else { return changes };
     if wanted.names_mode && wanted.settings.mode.name() != lasting("mode") {
-        changes.push((wanted.settings.mode.name().to_owned(), lasting("mode")));
+        changes.push(Change { word: wanted.settings.mode.name().to_owned(), is: lasting("mode"), setting: None });
     }
     for word in words {
         let (name, is) = match word {
@@ -131,24 +147,17 @@ fn changes<'a>(lists: impl IntoIterator<Item = &'a str>, lasting: &dyn Fn(&str) 
                 Some((name @ ("direct" | "direct_stores"), group)) => {
                     (name, group_number(name, group).is_ok_and(|group| lasting(name) == group.to_string()))
                 }
-                Some((name, value)) if LASTING.contains(&name) => (name, is_same(name, value, &lasting(name))),
+                Some((name, value)) if OF_DAEMON.contains(&name) => (name, is_same(name, value, &lasting(name))),
                 _ => continue,
             },
         };
+        let setting = setting_of(word);
+        changes.retain(|change| setting.is_none() || change.setting != setting);
         if !is {
-            changes.push((word.to_owned(), format!("{name}={}", lasting(name))));
+            changes.push(Change { word: word.to_owned(), is: format!("{name}={}", lasting(name)), setting });
         }
     }
     changes
-}
-
-fn threshold_word(threshold: Threshold, block_bytes: u32) -> String {
-    match threshold {
-        Threshold::BlockSize => size::word(block_bytes.into()),
-        Threshold::Bytes(bytes) => size::word(bytes.into()),
-        Threshold::Auto => "auto".into(),
-        Threshold::BlocksOnly => "0".into(),
-    }
 }
 
 fn home_limit_word(limit: HomeLimit) -> String {
@@ -194,21 +203,30 @@ mod tests {
             }
             .to_owned()
         };
-        let changes = |list: &str| super::changes([list], &lasting);
+        let changes = |list: &str| -> Vec<(String, String, bool)> {
+            super::changes([list], &lasting).into_iter().map(|change| (change.word, change.is, change.setting.is_some())).collect()
+        };
         let equal = "remount,ro,strict,threshold=65536,memory=0.25G,threads=2,domain=process,modified_ratio=1/8,reserved=5,xattr,allow_other,\
                      user_id=0,noatime,nodev";
         assert_eq!(changes(equal), []);
         for (word, is) in [
             ("relaxed", "strict"),
             ("threads=3", "threads=2"),
-            ("threshold=auto", "threshold=64K"),
-            ("memory=128M", "memory=256M"),
             ("noxattr", "xattr=on"),
             ("dirsync", "dirsync=off"),
             ("nouuid", "nouuid=off"),
-            ("modified_ratio=1/4", "modified_ratio=8/64"),
         ] {
-            assert_eq!(changes(&format!("remount,{word},ro")), [(word.to_owned(), is.to_owned())]);
+            assert_eq!(changes(&format!("remount,{word},ro")), [(word.to_owned(), is.to_owned(), false)]);
         }
+        for (word, is) in [
+            ("threshold=auto", "threshold=64K"),
+            ("memory=128M", "memory=256M"),
+            ("modified_ratio=1/4", "modified_ratio=8/64"),
+            ("discard", "discard=off"),
+            ("log_level=warn", "log_level=off"),
+        ] {
+            assert_eq!(changes(&format!("remount,{word},ro")), [(word.to_owned(), is.to_owned(), true)]);
+        }
+        assert_eq!(changes("remount,memory=128M,threshold=128K,memory=256M"), [("threshold=128K".into(), "threshold=64K".into(), true)]);
     }
 }

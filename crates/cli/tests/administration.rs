@@ -25,7 +25,7 @@ fn a_remount_changes_what_it_names_and_info_tells_it() {
         return println!("not tried: only root remounts");
     }
     let place = Place::formatted();
-    let mount = place.mount("strict,nosuid,threads=2,memory=64M,threshold=128K");
+    let mount = place.mount("strict,nosuid,threads=2,numa=off,home_limit=25%");
     let at = place.mountpoint();
     let remount = |options: &str| tandemfs(&["mount", &place.image(), &at, "-o", &format!("remount,{options}")]);
     let done = |options: &str| {
@@ -40,19 +40,20 @@ fn a_remount_changes_what_it_names_and_info_tells_it() {
     assert_eq!(done("rw,dev,exec,suid,sync"), (false, "rw,noatime,sync".into()));
     fs::write(mount.path("x"), "x").expect("written");
     // What the mount has is accepted, in any spelling.
-    assert!(!done("strict,threads=2,memory=65536K,threshold=131072,async,nosuid").0);
+    assert!(!done("strict,threads=2,home_limit=25%,large_extents=0,async,nosuid").0);
     for (option, is) in [
         ("threads=3", "threads=2"),
-        ("memory=128M", "memory=64M"),
-        ("threshold=auto", "threshold=128K"),
+        ("numa=on", "numa=off"),
+        ("home_limit=64M", "home_limit=25%"),
         ("reserved=5%", "reserved=0%"),
-        ("promote=on", "promote=off"),
+        ("timing=on", "timing=off"),
         ("noxattr", "xattr=on"),
         ("dirsync", "dirsync=off"),
         ("relaxed", "strict"),
         ("log=/elsewhere", "log="),
         ("allow_other", "allow_other=off"),
-        ("read_ahead=256K", "read_ahead=1M"),
+        ("large_extents=4M", "large_extents=0"),
+        ("direct_spin=7", "direct_spin=50"),
     ] {
         let said = failed(&remount(&format!("ro,{option}")), 1, option, "a remount");
         assert!(said.contains(is) && said.contains("unmount, and mount with the new options"), "{said}");
@@ -60,7 +61,7 @@ fn a_remount_changes_what_it_names_and_info_tells_it() {
     }
     failed(&remount("colour=red"), 2, "'colour=red'", "a remount");
     let of_mount = &info(&at)["options"];
-    assert_eq!((&of_mount["mode"], &of_mount["threads"], &of_mount["memory"]), (&"strict".into(), &"2".into(), &"64M".into()));
+    assert_eq!((&of_mount["mode"], &of_mount["threads"], &of_mount["memory"]), (&"strict".into(), &"2".into(), &"256M".into()));
     mount.unmount();
     place.check();
 }

@@ -27,7 +27,12 @@ try() {
   tandemfs info "$DIR" | grep -q 'flags .*nodev'
   if mount -o remount,threads=3 "$DIR" 2>"$PLACE/said"; then echo "threads=3 was accepted"; exit 1; fi
   grep -q 'threads=2 to threads=3' "$PLACE/said"
-  mount -o remount,dev "$DIR"
+  mount -o remount,dev,memory=32M,promote=on "$DIR"
+  tandemfs info "$DIR" | grep -q 'options.memory  *32M'
+  tandemfs info "$DIR" | grep -q 'options.promote  *on'
+  if mount -o remount,memory=1K "$DIR" 2>"$PLACE/said"; then echo "memory=1K was accepted"; exit 1; fi
+  grep -q 'at least 8 MiB' "$PLACE/said"
+  mount -o remount,memory=64M,promote=off "$DIR"
 }
 try
 ln -s "$PLACE/tandemfs" /usr/sbin/mount.fuse.tandemfs

@@ -10,7 +10,7 @@ use tandemfs_crash::{
 };
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{Error, FileSystem, MountOptions, WriteBackPolicy, WriteOptions};
+use tandemfs_fs::{Error, FileSystem, MountOptions, SettingsChange, WriteBackPolicy, WriteOptions};
 
 use Operation::*;
 
@@ -182,17 +182,31 @@ fn the_block_that_frees_most_goes_first() {
 #[test]
 fn the_block_with_the_oldest_log_goes_first() {
     let (fs, files) = files_of_one_block(WriteBackPolicy::Oldest);
+    oldest_logs_go_first(&fs, &files);
+}
+
+/// [HE2]: what was used before the policy was changed is the oldest, in the order of another policy or not.
+#[test]
+fn a_policy_that_is_set_in_use_goes_by_what_is_used_from_then_on() {
+    for before in [WriteBackPolicy::MostSpace, WriteBackPolicy::Coldest] {
+        let (fs, files) = files_of_one_block(before);
+        fs.change_settings(&SettingsChange { write_back: Some(WriteBackPolicy::Oldest), ..SettingsChange::default() }).expect("changed");
+        oldest_logs_go_first(&fs, &files);
+    }
+}
+
+fn oldest_logs_go_first(fs: &FileSystem, files: &[InodeNumber]) {
     let count = files.len() as u64;
     let order: Vec<InodeNumber> = (0..count).map(|at| files[(at * 147 % count) as usize]).collect(); // not the order of the inodes
-    order.iter().for_each(|file| add_logs(&fs, *file, 0..1));
+    order.iter().for_each(|file| add_logs(fs, *file, 0..1));
     // Later logs do not count, and most of them are in the youngest blocks.
     for round in 1..12 {
-        order.iter().rev().take_while(|_| !is_low(&fs)).for_each(|file| add_logs(&fs, *file, round..round + 1));
+        order.iter().rev().take_while(|_| !is_low(fs)).for_each(|file| add_logs(fs, *file, round..round + 1));
     }
-    assert!(is_low(&fs));
+    assert!(is_low(fs));
     let written = fs.write_back().expect("works") as usize;
     assert!((16..300).contains(&written), "{written} blocks");
-    let early = order[..written].iter().filter(|file| !has_logs(&fs, **file)).count();
+    let early = order[..written].iter().filter(|file| !has_logs(fs, **file)).count();
     // Blocks that share an entry of the table with a younger one look younger.
     assert!(early * 100 >= written * 95, "{early} of the oldest {written} were written back");
 }

@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::file_system::FileSystem;
 use crate::journal::Requests;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::types::Discard;
+use crate::types::{Discard, Promote};
 
 /// How often the thread wakes without being asked.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -58,9 +58,12 @@ impl FileSystem {
         if self.is_read_only() || self.stopped().is_some() {
             return INTERVAL;
         }
-        if self.options.discard == Discard::Batched {
+        if self.settings.discard() == Discard::Batched {
             let _leaving = self.leaving.enter(); // who finds no space meanwhile waits for the sectors that are taken
             self.volume.discard_behind();
+        }
+        if self.settings.promote() == Promote::Off {
+            self.drop_promoted(); // a read that began before promotion ended may have left a copy
         }
         if requests.checkpoint
             && let Err(error) = self.checkpoint()

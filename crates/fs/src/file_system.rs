@@ -15,6 +15,7 @@ use crate::inodes::read_ahead::ReadAhead;
 use crate::leaving::Leaving;
 use crate::numa::NumaReport;
 use crate::recovery::RecoveryReport;
+use crate::settings::Settings;
 use crate::statistics::{self, Statistics};
 use crate::store_lease::{LentRooms, StoreLeases};
 use crate::sync::Mutex;
@@ -35,7 +36,7 @@ use crate::wait::{LongMutex, may_wait};
 pub struct FileSystem {
     pub(crate) volume: Volume,
     pub(crate) inodes: InodeTable,
-    pub(crate) options: MountOptions,
+    pub(crate) settings: Settings,
     pub(crate) splitting: Splitting,
     pub(crate) read_ahead: ReadAhead,
     pub(crate) promotion: Admission,
@@ -86,6 +87,13 @@ impl FileSystem {
     /// What the mount recovered.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.recovery
+    }
+
+    /// The options in force: as mounted, with the settings that were changed since ([`FileSystem::change_settings`]). Read-ahead is what the memory
+    /// option allows of it.
+    pub fn options(&self) -> MountOptions {
+        let options = self.settings.in_force();
+        MountOptions { read_ahead_bytes: ReadAhead::window_bytes_max(options.memory_bytes, options.read_ahead_bytes) as u32, ..options }
     }
 
     /// Whether the mount writes nothing.
@@ -214,7 +222,7 @@ impl FileSystem {
 
     /// How far write-back is.
     pub fn write_back_report(&self) -> WriteBackReport {
-        WriteBackReport { free_percent: self.volume.memory.free_data_percent(), limit_percent: self.options.write_back_percent.into() }
+        WriteBackReport { free_percent: self.volume.memory.free_data_percent(), limit_percent: self.settings.write_back_percent().into() }
     }
 
     /// Counters of errors since the file system was made.
@@ -290,7 +298,7 @@ impl FileSystem {
 
     /// The current threshold at which writes are split, and its reason.
     pub fn threshold(&self) -> ThresholdReport {
-        self.splitting.report(&self.volume)
+        self.splitting.report(&self.volume, &self.settings)
     }
 
     /// Host memory of metadata pages, file pages, directory indexes and buffers, in bytes.

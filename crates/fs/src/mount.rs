@@ -38,6 +38,7 @@ use crate::numa::Numa;
 use crate::quarantine::Quarantine;
 use crate::quota::Quota;
 use crate::recovery::{self, Loaded, RecoveryReport};
+use crate::settings::Settings;
 use crate::stamp;
 use crate::statistics::Live;
 use crate::store_lease::{LentRooms, StoreLeases};
@@ -50,13 +51,24 @@ use crate::tuning::threshold::Splitting;
 use crate::tuning::unchecked::Unchecked;
 use crate::tuning::updates;
 use crate::tuning::write_back::WriteBack;
-use crate::types::{Engine, MountOptions, Promote};
+use crate::types::{Engine, MountOptions, Promote, Threshold};
 use crate::updates::Updates;
 use crate::volume::{Discards, Volume};
 use crate::wait::{LongMutex, may_wait};
 
 /// Damaged objects that a mount logs one by one.
 const DAMAGE_LOGGED_MAX: usize = 16;
+
+/// What metadata pages and file pages may take of the memory option, in bytes.
+pub(crate) fn page_cache_bytes(memory_bytes: u64) -> u64 {
+    memory_bytes / 2 - ReadAhead::bytes_max(memory_bytes)
+}
+
+/// Whether this is a limit of write-back.
+pub(crate) fn check_write_back_percent(percent: u8) -> Result<()> {
+    let fits = (1..=90).contains(&percent);
+    if fits { Ok(()) } else { Err(Error::InvalidArgument("the limit of write-back is a share from 1 to 90 percent")) }
+}
 
 /// Both superblock copies and the first sector of the block half as on the device. A copy that cannot be read is empty if the other can.
 pub(crate) fn read_halves(drive: &Drive) -> Result<([Vec<u8>; 2], Vec<u8>)> {
@@ -147,17 +159,15 @@ impl FileSystem {
             return Err(Error::Superblock { device: drive.description().name.clone(), source });
         }
         let geometry = superblock.geometry;
-        if !(1..=90).contains(&options.write_back_percent) {
-            return Err(Error::InvalidArgument("the limit of write-back is a share from 1 to 90 percent"));
-        }
+        check_write_back_percent(options.write_back_percent)?;
         let large = options.large_extent_bytes;
         if large != 0 && !(large.is_power_of_two() && (2 * UNIT_BYTES..=512 * UNIT_BYTES).contains(&large)) {
             return Err(Error::InvalidArgument("large extents have a power of two from 4 MiB to 1 GiB"));
         }
-        let mut splitting = Splitting::new(options.threshold, geometry.block_bytes(), options.write_back_percent)?;
+        Splitting::check(options.threshold, geometry.block_bytes())?;
+        let splitting = Splitting::new(geometry.block_bytes());
         let pools = parallelism();
         let read_ahead = ReadAhead::new(options.memory_bytes, options.read_ahead_bytes);
-        let promote = if options.read_only { Promote::Off } else { options.promote };
         let records = if superblock.clean { Vec::new() } else { replay::read_records(&drive, &geometry, &superblock, options.read_only)? };
         if !options.read_only {
             stamp::renew(&drive, &mut superblock)?;
@@ -167,7 +177,7 @@ impl FileSystem {
             pair: PairSeed::new(superblock.pair),
             geometry,
             health: Health::new(options.read_only),
-            pages: PageCache::new(options.memory_bytes / 2 - ReadAhead::bytes_max(options.memory_bytes)),
+            pages: PageCache::new(page_cache_bytes(options.memory_bytes)),
             live: Live { drive_before: Mutex::new(drive.drive_counts().unwrap_or_default()), ..Live::default() },
             updates: Updates::new(&drive, options.update),
             drive,
@@ -216,17 +226,19 @@ impl FileSystem {
         let Loaded { clean, mut orphans, damaged, open, copies } = recovery::load_space(&volume, &superblock)?;
         orphans.retain(|_| !on(Mutant::OrphansForgotten));
         if !options.read_only {
-            splitting.calibrate(&volume);
+            if options.threshold == Threshold::Auto {
+                splitting.calibrate(&volume);
+            }
             updates::calibrate(&volume);
         }
         let copies_max = volume.memory.spare_pages.copies_max();
         let mut file_system = Self {
             volume,
             inodes: InodeTable::new(options.memory_bytes),
-            options: options.clone(),
+            settings: Settings::new(options),
             splitting,
             read_ahead,
-            promotion: Admission::new(promote, copies_max),
+            promotion: Admission::new(if options.read_only { Promote::Off } else { options.promote }, copies_max),
             rename_lock: LongMutex::default(),
             orphans: Mutex::new(orphans.iter().map(|number| number.get()).collect::<HashSet<u64>>()),
             nameable: Mutex::default(),

@@ -73,6 +73,10 @@ pub enum Mutant {
     LogsNotFenced,
     /// [HM1] of `data/home.rs`: the feature bit is not durable before the first record that needs it.
     HomeBitForgotten,
+    /// [CS1] of `changing.rs`: a part of a change holds although another part of it is refused.
+    SettingsChangedInPart,
+    /// [CS3] of `changing.rs`: what a lower limit of host memory does not allow stays.
+    LowerMemoryNotGivenBack,
     /// [MV1] of `data/moves.rs`: a mount does not search for moves that were interrupted.
     InterruptedMoveForgotten,
     /// [MV2] of `data/moves.rs`: a file whose data could not move, or had no room at home, is not tried again.

@@ -1,6 +1,6 @@
 //! The control socket, by which other programs talk to the daemon of a mount: a UNIX socket in a directory that only its owner may enter.
 //! Request and answer are one line of JSON each. A scrub, a trim or a compaction runs in a thread of its own and answers with
-//! progress lines and a result line. The socket's name has the mount's device number, so it is found without touching a mount that may hang. It also has the daemon's process id:
+//! progress lines and a result line; what can take long without progress (quota, settings) has a thread too. The socket's name has the mount's device number, so it is found without touching a mount that may hang. It also has the daemon's process id:
 //! the kernel may reuse a device number while the previous mount's daemon is still ending.
 
 use std::fs::{self, DirBuilder, Permissions};
@@ -24,6 +24,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// How long sending a progress line may take.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(1);
 const REQUEST_BYTES_MAX: u64 = 4096;
+/// How the answer begins to a line that is no request. Callers of later builds know by it that the daemon is older.
+const NOT_A_REQUEST: &str = "not a request";
 /// How long a piece of a trace may take to be sent: whoever writes it to a disk waits for that at times.
 const TRACED_WITHIN: Duration = Duration::from_secs(5);
 /// More than a daemon sends of a trace at once.
@@ -64,6 +66,12 @@ pub enum Request {
     Compact,
     /// Records operations, until the caller sends no more ([`trace`]).
     Trace,
+    /// Changes settings of the mount, all of these or none; without any says those that can be changed.
+    Set {
+        /// Names and values as `-o` has them: `threshold=128K`.
+        #[serde(default)]
+        settings: Vec<String>,
+    },
     /// What everybody uses, and the limits of quota.
     QuotaReport,
     /// The limits of one id.
@@ -156,7 +164,7 @@ pub(crate) trait Answer: Send + Sync + 'static {
 
 impl Request {
     fn is_long(&self) -> bool {
-        matches!(self, Self::Scrub { .. } | Self::Trim { .. } | Self::Compact | Self::Trace) || self.is_of_quota()
+        matches!(self, Self::Scrub { .. } | Self::Trim { .. } | Self::Compact | Self::Trace | Self::Set { .. }) || self.is_of_quota()
     }
 
     /// They count what all inodes use, or walk a tree.
@@ -221,6 +229,17 @@ pub fn compact(mount: &Mounted, progress: &mut dyn FnMut(&Value)) -> io::Result<
 /// Asks for one of the requests of quota, and waits as long as it takes.
 pub fn quota(mount: &Mounted, request: Request) -> io::Result<Value> {
     long_job(mount, request, &mut |_| {})
+}
+
+/// Changes settings of the mount, and waits as long as it takes: a lower limit of memory is kept then ([`Request::Set`]).
+pub fn set(mount: &Mounted, settings: Vec<String>) -> io::Result<Value> {
+    long_job(mount, Request::Set { settings }, &mut |_| {})
+}
+
+/// Whether an error is that of a daemon which does not know the request: it is of an older build than the caller.
+pub fn is_unknown_request(error: &io::Error) -> bool {
+    let said = error.to_string();
+    said.starts_with(NOT_A_REQUEST) && (said.contains("unknown variant") || said.contains("unknown field"))
 }
 
 /// Asks for a trace, and returns when operations are recorded.
@@ -468,7 +487,7 @@ fn read_request(stream: &UnixStream) -> io::Result<Result<Request, Value>> {
     stream.set_write_timeout(Some(ANSWER_WITHIN))?;
     let mut line = String::new();
     BufReader::new(io::Read::take(stream, REQUEST_BYTES_MAX)).read_line(&mut line)?;
-    Ok(serde_json::from_str(&line).map_err(|error| json!({ "error": format!("not a request: {error}") })))
+    Ok(serde_json::from_str(&line).map_err(|error| json!({ "error": format!("{NOT_A_REQUEST}: {error}") })))
 }
 
 fn reply(mut stream: &UnixStream, line: &Value) -> io::Result<()> {
@@ -537,7 +556,8 @@ mod tests {
         for (line, expected) in [
             ("{\"request\":\"stats\",\"reset\":true}", "reset: true"),
             ("{\"request\":\"info\"}", "Info"),
-            ("{\"request\":\"format\"}", "not a request"),
+            ("{\"request\":\"format\"}", "not a request: unknown variant"),
+            ("{\"request\":\"info\",\"colour\":1}", "not a request: unknown field"),
             ("", "not a request"),
         ] {
             let mut stream = UnixStream::connect(&path).expect("connects");
@@ -575,6 +595,17 @@ mod tests {
         std::thread::sleep(Duration::from_millis(20));
         drop(UnixListener::bind(socket_path(directory.path(), "0:7", 2)).expect("bound"));
         assert_eq!(connect_below(&there, "0:7").expect_err("dead").kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn a_daemon_of_an_older_build_is_known_by_what_it_does_not_know() {
+        let other = |text: &str| io::Error::other(text.to_owned());
+        let of_daemon = |line: &str| serde_json::from_str::<Request>(line).map_err(|error| other(&format!("{NOT_A_REQUEST}: {error}")));
+        for line in ["{\"request\":\"later\"}", "{\"request\":\"stats\",\"later\":5}"] {
+            assert!(is_unknown_request(&of_daemon(line).expect_err("unknown")), "{line}");
+        }
+        assert!(!is_unknown_request(&of_daemon("{").expect_err("no JSON")));
+        assert!(!is_unknown_request(&other("the label has an unknown variant")));
     }
 
     /// A daemon that sends a byte now and then keeps nobody.

@@ -56,4 +56,4 @@ pub use mounting::{MountError, Unmount, remount, unmount};
 pub use negotiation::{request_bytes_max, wanted};
 pub use report::{latencies, stats};
 pub use session::{Answering, Beside, BesideReport, check_mountpoint, serve, serve_beside};
-pub use settings::{Mode, MountSettings};
+pub use settings::{Mode, MountSettings, SettingsInUse};

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use tandemfs_fs::FileSystem;
@@ -24,7 +24,7 @@ use crate::mounts::{self, Mounted};
 use crate::negotiation::request_bytes_max;
 use crate::operations::Operations;
 use crate::report;
-use crate::settings::MountSettings;
+use crate::settings::{MountSettings, SettingsInUse};
 use crate::{compacting, quota, scrubbing, traced, trimming};
 
 /// Read-ahead of the mount if this process may set it (root): the largest READ by default. The kernel's default is 128 KiB.
@@ -36,7 +36,7 @@ const READ_AHEAD_KIB: u32 = 1024;
 /// A signal while files are open detaches the mount from the tree; requests are served until the last file is closed. A second signal
 /// aborts the connection.
 pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, ready: impl FnOnce()) -> Result<(), MountError> {
-    serve_beside(fs, mountpoint, settings, ready, |_| None::<()>)
+    serve_beside(fs, mountpoint, (settings, None), ready, |_| None::<()>)
 }
 
 /// Says in JSON what clients beside the kernel do, for `tandemfs stats` (`direct`). It is called while the mount is served, and shortly after.
@@ -57,11 +57,11 @@ pub struct Beside<'m> {
 }
 
 /// As [`serve`]; `open` lets clients reach the files beside the kernel while the mount is served (`MountSettings::direct`). What it returns
-/// is dropped when the mount has ended.
+/// is dropped when the mount has ended. Settings that can change meanwhile come with the others.
 pub fn serve_beside<T>(
     fs: &Arc<FileSystem>,
     mountpoint: &Path,
-    settings: &MountSettings,
+    (settings, in_use): (&MountSettings, Option<Arc<dyn SettingsInUse>>),
     ready: impl FnOnce(),
     open: impl FnOnce(Beside<'_>) -> Option<T>,
 ) -> Result<(), MountError> {
@@ -91,7 +91,7 @@ pub fn serve_beside<T>(
     // thread would wait forever for the dead threads, and keep the mount and the device.
     let report = Arc::<OnceLock<BesideReport>>::default();
     let recorder = Arc::clone(&door.recorder);
-    let control = mounted.as_ref().and_then(|mounted| control(fs, settings, ring_threads, mounted, (&report, &recorder)));
+    let control = mounted.as_ref().and_then(|mounted| control(fs, (settings, in_use), ring_threads, mounted, (&report, &recorder)));
     let beside = mounted.as_ref().filter(|_| settings.direct).and_then(|mounted| {
         let kernel = Arc::clone(&door);
         open(Beside { mounted, caches: door, stands: Box::new(move || kernel.kernel.is_connected()), report, recorder })
@@ -164,7 +164,7 @@ pub fn check_mountpoint(mountpoint: &Path) -> Result<PathBuf, MountError> {
 
 fn control(
     fs: &Arc<FileSystem>,
-    settings: &MountSettings,
+    (settings, in_use): (&MountSettings, Option<Arc<dyn SettingsInUse>>),
     ring_threads: usize,
     mounted: &Mounted,
     (beside, recorder): (&Arc<OnceLock<BesideReport>>, &Arc<Recorder>),
@@ -173,6 +173,7 @@ fn control(
     let desk = Desk {
         fs,
         settings,
+        in_use,
         ring_threads,
         mountpoint,
         since: Instant::now(),
@@ -191,6 +192,8 @@ fn control(
 struct Desk {
     fs: Arc<FileSystem>,
     settings: MountSettings,
+    /// Settings that can change while the mount is served.
+    in_use: Option<Arc<dyn SettingsInUse>>,
     ring_threads: usize,
     mountpoint: PathBuf,
     since: Instant,
@@ -224,6 +227,9 @@ impl Answer for Desk {
                     info["threads"] = json!(self.ring_threads + 1);
                 }
                 info["mountpoint"] = json!(self.mountpoint.to_string_lossy());
+                for (name, value) in self.in_use.iter().flat_map(|in_use| in_use.values()) {
+                    info["options"][name] = json!(value);
+                }
                 info
             }
             Request::Label { text } => match self.fs.set_label(&text) {
@@ -238,6 +244,7 @@ impl Answer for Desk {
             | Request::Trim { .. }
             | Request::Compact
             | Request::Trace
+            | Request::Set { .. }
             | Request::QuotaReport
             | Request::QuotaGet { .. }
             | Request::QuotaSet { .. }
@@ -254,6 +261,7 @@ impl Answer for Desk {
             Request::Trim { .. } => (&self.trims, "trim"),
             Request::Compact => (&self.compacts, "compaction"),
             Request::Trace => return traced::run(&self.recorder, listener),
+            Request::Set { settings } => return self.set(&settings),
             request if request.is_of_quota() => return quota::run(&self.fs, &request, listener),
             other => return self.answer(other),
         };
@@ -268,6 +276,21 @@ impl Answer for Desk {
         };
         is_running.store(false, SeqCst);
         result
+    }
+}
+
+impl Desk {
+    /// Changes settings, if any are named, and says all that can be changed.
+    fn set(&self, words: &[String]) -> Value {
+        let Some(in_use) = &self.in_use else { return json!({ "error": "no setting of this mount can change while it is in use" }) };
+        let warnings = if words.is_empty() { Ok(Vec::new()) } else { in_use.change(words) };
+        match warnings {
+            Ok(warnings) => {
+                let settings: Map<_, _> = in_use.values().into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
+                json!({ "mountpoint": self.mountpoint.to_string_lossy(), "settings": settings, "warnings": warnings })
+            }
+            Err(error) => json!({ "error": error }),
+        }
     }
 }
 

@@ -41,6 +41,15 @@ impl Mode {
     }
 }
 
+/// Settings that can change while a mount is served. The program that mounts implements it, since it knows their names and how values are written.
+pub trait SettingsInUse: Send + Sync {
+    /// Names, and values in force, as `-o` takes them.
+    fn values(&self) -> Vec<(&'static str, String)>;
+
+    /// Changes the settings of these words (`threshold=128K`), all or none. Returns what was adapted, in sentences; an error is a sentence, too.
+    fn change(&self, words: &[String]) -> Result<Vec<String>, String>;
+}
+
 /// Settings of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountSettings {

@@ -8,6 +8,8 @@
 //!
 //! Lock order: this table, then a pool of the allocator.
 
+use std::sync::atomic::{AtomicU64 as Limit64, AtomicUsize as Limit, Ordering::Relaxed}; // limits change seldom, and order nothing
+
 use smallvec::SmallVec;
 use tandemfs_format::{LineAddress, Sector};
 
@@ -71,8 +73,8 @@ struct Table {
 
 /// The spare pages of a mount that hold copies.
 pub(crate) struct SparePages {
-    write_back_percent: u64,
-    copies_max: usize,
+    write_back_percent: Limit64,
+    copies_max: Limit,
     table: Mutex<Table>,
     unpinned: Condvar,
     /// Number of copies, readable without the lock.
@@ -83,17 +85,33 @@ impl SparePages {
     /// Starts empty. The index of copies takes a share of `memory_bytes`; no page is taken if hardly more than `write_back_percent` is free.
     pub(crate) fn new(memory_bytes: u64, write_back_percent: u8) -> Self {
         Self {
-            write_back_percent: write_back_percent.into(),
-            copies_max: (memory_bytes / MEMORY_SHARE / COPY_BYTES) as usize,
+            write_back_percent: Limit64::new(write_back_percent.into()),
+            copies_max: Limit::new(Self::copies_of(memory_bytes)),
             table: Mutex::default(),
             unpinned: Condvar::default(),
             count: AtomicU64::new(0),
         }
     }
 
+    fn copies_of(memory_bytes: u64) -> usize {
+        (memory_bytes / MEMORY_SHARE / COPY_BYTES) as usize
+    }
+
+    /// Another memory option, or another limit of write-back. Gives back the pages of copies that are too many now.
+    pub(crate) fn resize(&self, memory: &impl PageSource, memory_bytes: u64, write_back_percent: u8) {
+        let copies_max = Self::copies_of(memory_bytes);
+        self.copies_max.store(copies_max, Relaxed);
+        self.write_back_percent.store(write_back_percent.into(), Relaxed);
+        let more = self.count().saturating_sub(copies_max as u64);
+        if more > 0 {
+            self.give_back(memory, more as usize);
+        }
+        self.make_room(memory);
+    }
+
     /// Most copies that the index has room for.
     pub(crate) fn copies_max(&self) -> usize {
-        self.copies_max
+        self.copies_max.load(Relaxed)
     }
 
     /// Number of copies.
@@ -103,7 +121,7 @@ impl SparePages {
 
     /// Free share of the data area below which no page is taken and pages are given back ([SP1]).
     fn floor_percent(&self) -> u64 {
-        self.write_back_percent + MARGIN_PERCENT
+        self.write_back_percent.load(Relaxed) + MARGIN_PERCENT
     }
 
     /// Pins the copies of consecutive sectors, if all exist ([SP2]).
@@ -150,7 +168,7 @@ impl SparePages {
         if table.closed || table.by_sector.contains_key(&sector) {
             return None;
         }
-        let spare = memory.spare_percent() >= self.floor_percent() && table.by_sector.len() < self.copies_max;
+        let spare = memory.spare_percent() >= self.floor_percent() && table.by_sector.len() < self.copies_max();
         let address = match spare.then(|| memory.take_spare_page()).flatten() {
             Some(address) => address,
             None => {
@@ -266,7 +284,7 @@ impl SparePages {
             return;
         }
         let free = memory.free_percent();
-        if free < self.write_back_percent {
+        if free < self.write_back_percent.load(Relaxed) {
             self.give_back(memory, usize::MAX);
         } else if free < self.floor_percent() {
             self.give_back(memory, STEP_PAGES);

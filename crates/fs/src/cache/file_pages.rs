@@ -30,6 +30,7 @@
 //! Lock order: an inode's lock, the queue, the table of one file. No other lock but that of a range's state is taken under them.
 
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64 as Limit; // it changes seldom, and orders nothing
 use std::sync::{Arc, OnceLock, Weak};
 
 use smallvec::SmallVec;
@@ -53,6 +54,10 @@ const READ_PART: u64 = 8;
 const LEAST_PART: u64 = 8;
 /// Host memory of a page's entry in its file's table and in the queue, with or without the page.
 const PLACE_BYTES: u64 = 96;
+/// Pages that one operation evicts beyond twice what it brought, where the bound has fallen far.
+const EVICTED_BESIDES: usize = 64;
+/// Pages that are evicted under one hold of the queue's lock, when the bound falls.
+const EVICTED_AT_ONCE: usize = 1024;
 const PAGE: u64 = PAGE_BYTES as u64;
 
 /// The bytes of a page.
@@ -215,7 +220,7 @@ pub(crate) struct FilePages {
     /// Bytes of pages, and of their entries.
     pages_bytes: Arc<AtomicU64>,
     places_bytes: AtomicU64,
-    bytes_max: u64,
+    bytes_max: Limit,
     /// The part of it that metadata leaves ([FP6]).
     allowed_bytes: AtomicU64,
 }
@@ -227,7 +232,7 @@ impl FilePages {
             queue: Mutex::default(),
             pages_bytes: Arc::default(),
             places_bytes: AtomicU64::new(0),
-            bytes_max,
+            bytes_max: Limit::new(bytes_max),
             allowed_bytes: AtomicU64::new(bytes_max),
         }
     }
@@ -242,9 +247,14 @@ impl FilePages {
         self.pages_bytes.load(Relaxed) + self.places_bytes.load(Relaxed)
     }
 
+    /// What they may take. Metadata that is loaded while the limit falls may have computed what it leaves from the limit before, so that counts too.
+    fn bound(&self) -> u64 {
+        self.allowed_bytes.load(Relaxed).min(self.bytes_max.load(Relaxed))
+    }
+
     /// Longest read of which all pages are kept, in bytes ([FP6]).
     pub(crate) fn read_bytes_max(&self) -> u64 {
-        READ_BYTES_MAX.min(self.allowed_bytes.load(Relaxed) / READ_PART)
+        READ_BYTES_MAX.min(self.bound() / READ_PART)
     }
 
     /// Whether pages of a write of this length are kept, even if they were not here.
@@ -254,10 +264,21 @@ impl FilePages {
 
     /// Sets the bytes that metadata leaves ([FP6]).
     pub(crate) fn allow(&self, bytes: u64, work: &LiveWork) {
-        let bytes = bytes.clamp(Self::least_bytes(self.bytes_max), self.bytes_max);
+        let bytes_max = self.bytes_max.load(Relaxed);
+        let bytes = bytes.clamp(Self::least_bytes(bytes_max), bytes_max);
         if self.allowed_bytes.swap(bytes, Relaxed) > bytes {
-            self.shrink(work);
+            self.shrink(EVICTED_BESIDES, work);
         }
+    }
+
+    /// They may take `bytes_max` from now on, of which metadata leaves `bytes`. Evicts what is more; others find the queue locked for
+    /// [`EVICTED_AT_ONCE`] pages at most.
+    pub(crate) fn resize(&self, bytes_max: u64, bytes: u64, work: &LiveWork) {
+        self.bytes_max.store(bytes_max, Relaxed);
+        self.allow(bytes, work);
+        while self.shrink(EVICTED_AT_ONCE, work) == EVICTED_AT_ONCE {}
+        let mut queue = self.queue.lock();
+        queue.shrink_to_fit();
     }
 
     /// After a read: keeps the pages that it read whole, or up to the end of the file. The caller has locked their blocks ([FP1]).
@@ -292,7 +313,7 @@ impl FilePages {
 
     /// Inserts pages with these bytes: those that were taken, and with `new` also whole pages that are not here, so used.
     fn keep(&self, file: &PagesOfFile, file_size: u64, (offset, bytes): (u64, &[u8]), mut taken: Taken, new: Option<u32>, work: &LiveWork) {
-        let new = new.filter(|_| self.allowed_bytes.load(Relaxed) >= PAGE + PLACE_BYTES);
+        let new = new.filter(|_| self.bound() >= PAGE + PLACE_BYTES);
         if bytes.is_empty() || (new.is_none() && !taken.has_any()) {
             return;
         }
@@ -334,9 +355,9 @@ impl FilePages {
         if !added.is_empty() {
             self.places_bytes.fetch_add(added.len() as u64 * PLACE_BYTES, Relaxed);
             let weak = Arc::downgrade(places);
-            self.queue.lock().extend(added.into_iter().map(|page| (weak.clone(), page)));
+            self.queue.lock().extend(added.iter().map(|page| (weak.clone(), *page)));
         }
-        self.shrink(work);
+        self.shrink(2 * added.len() + EVICTED_BESIDES, work);
     }
 
     /// A page that begins with these bytes, and zeros behind them.
@@ -349,15 +370,15 @@ impl FilePages {
         FilePage { bytes, all: self.pages_bytes.clone() }
     }
 
-    /// Evicts pages until the rest is within the bound.
-    fn shrink(&self, work: &LiveWork) {
-        if self.memory_bytes() <= self.allowed_bytes.load(Relaxed) {
-            return;
+    /// Evicts pages until the rest is within the bound, or until so many entries are gone. Returns how many are.
+    fn shrink(&self, at_most: usize, work: &LiveWork) -> usize {
+        if self.memory_bytes() <= self.bound() {
+            return 0;
         }
-        let mut evicted = 0;
+        let (mut evicted, mut gone) = (0, 0);
         let mut queue = self.queue.lock();
         let mut steps = 2 * queue.len();
-        while self.memory_bytes() > self.allowed_bytes.load(Relaxed) && steps > 0 {
+        while self.memory_bytes() > self.bound() && steps > 0 && gone < at_most {
             steps -= 1;
             let Some((file, page)) = queue.pop_front() else { break };
             if let Some(places) = file.upgrade() {
@@ -373,9 +394,11 @@ impl FilePages {
                 }
             }
             self.places_bytes.fetch_sub(PLACE_BYTES, Relaxed);
+            gone += 1;
         }
         drop(queue);
         add(&work.pages_evicted, evicted);
+        gone
     }
 }
 
@@ -412,7 +435,32 @@ mod tests {
         assert_eq!(pages.pages_bytes.load(Relaxed), 0);
         pages.keep_read(&PagesOfFile::default(), SIZE, 0, &[1; PAGE_BYTES], &work);
         pages.allow(0, &work);
-        assert!(pages.memory_bytes() <= FilePages::least_bytes(pages.bytes_max));
+        assert!(pages.memory_bytes() <= FilePages::least_bytes(pages.bytes_max.load(Relaxed)));
+    }
+
+    /// The bound falls far at once: all of it goes now, in steps. Whoever keeps a page meanwhile evicts a few, not all.
+    #[test]
+    fn a_lower_bound_evicts_what_is_more() {
+        let most = 4 * EVICTED_AT_ONCE as u64 * (PAGE + PLACE_BYTES);
+        let (pages, work) = (FilePages::new(most), work());
+        let file = PagesOfFile::default();
+        for page in 0..3 * EVICTED_AT_ONCE as u64 {
+            pages.keep_read(&file, SIZE, page * PAGE, &[1; PAGE_BYTES], &work);
+            assert_eq!(found(&file, page), Some(1), "and it is hot now");
+        }
+        let before = pages.memory_bytes();
+        pages.allow(most / 8, &work);
+        pages.keep_read(&file, SIZE, SIZE / 2, &[1; PAGE_BYTES], &work);
+        assert!(pages.memory_bytes() > before / 2, "others evict some");
+        pages.resize(most / 4, most / 4, &work);
+        assert!((most / 5..=most / 4).contains(&pages.memory_bytes()), "{} of {most}", pages.memory_bytes());
+        pages.resize(most / 64, 0, &work);
+        assert!(pages.memory_bytes() <= FilePages::least_bytes(most / 64));
+        pages.resize(most, most, &work);
+        for page in 0..1000 {
+            pages.keep_read(&file, SIZE, page * PAGE, &[1; PAGE_BYTES], &work);
+        }
+        assert_eq!((0..1000).filter_map(|page| found(&file, page)).count(), 1000, "and a higher one keeps more");
     }
 
     /// [FP6]: a scan takes the place of what was read once, and of nothing else.

@@ -35,6 +35,7 @@ mod line_store;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64 as Limit64, AtomicUsize as Limit}; // limits change seldom, and order nothing
 
 use tandemfs_device::{Apart, Drive, Structure};
 use tandemfs_format::{LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
@@ -146,19 +147,22 @@ struct Shard {
 pub(crate) struct PageCache {
     /// Each apart from the others ([APT1] of the device's `apart.rs`), as are the words below that every commit changes.
     shards: Vec<Apart<LongMutex<Shard>>>,
-    shard_pages_max: usize,
-    memory_bytes_max: u64,
+    shard_pages_max: Limit,
+    memory_bytes_max: Limit64,
     page_count: AtomicUsize,
     /// Pages of files; they use the memory left ([FP6] there).
     pub(crate) files: FilePages,
     dirty: Apart<Mutex<Vec<Arc<Page>>>>,
     /// Pages in that list, plus pages that a checkpoint has taken from it and not yet written home.
     dirty_count: Apart<AtomicUsize>,
-    dirty_max: usize,
+    dirty_max: Limit,
 }
 
 /// Dirty pages may take this fraction (1/N) of the cache.
 const DIRTY_PART: usize = 4;
+
+/// Pages that are evicted under one hold of a shard's lock, when the limit falls.
+const EVICTED_AT_ONCE: usize = 256;
 
 /// Pages are numbered, not lines, so that neighbours have consecutive numbers.
 fn page_number(start: LineAddress) -> u64 {
@@ -168,18 +172,51 @@ fn page_number(start: LineAddress) -> u64 {
 impl PageCache {
     /// A cache of at most `memory_bytes`, including dirty pages if they are spread over many shards, as usual. Pages of files share this memory.
     pub(crate) fn new(memory_bytes: u64) -> Self {
-        let pages = (memory_bytes - FilePages::least_bytes(memory_bytes)) as usize / size_of::<Page>();
-        let shard_pages_max = (pages / SHARDS).max(if EXPLORED { 1 } else { 4 });
+        let shard_pages_max = Self::shard_pages_max(memory_bytes);
         Self {
             shards: (0..SHARDS).map(|_| Apart::default()).collect(),
-            shard_pages_max,
-            dirty_max: SHARDS * shard_pages_max / DIRTY_PART,
-            memory_bytes_max: memory_bytes,
+            shard_pages_max: Limit::new(shard_pages_max),
+            dirty_max: Limit::new(Self::dirty_max(shard_pages_max)),
+            memory_bytes_max: Limit64::new(memory_bytes),
             page_count: AtomicUsize::new(0),
             files: FilePages::new(memory_bytes),
             dirty: Apart::default(),
             dirty_count: Apart::default(),
         }
+    }
+
+    fn shard_pages_max(memory_bytes: u64) -> usize {
+        let pages = (memory_bytes - FilePages::least_bytes(memory_bytes)) as usize / size_of::<Page>();
+        (pages / SHARDS).max(if EXPLORED { 1 } else { 4 })
+    }
+
+    fn dirty_max(shard_pages_max: usize) -> usize {
+        SHARDS * shard_pages_max / DIRTY_PART
+    }
+
+    /// At most so many bytes from now on. Evicts what is more, but for dirty pages and pages in use: a checkpoint before it leaves few of them.
+    /// Others find their shard locked for [`EVICTED_AT_ONCE`] pages at most.
+    pub(crate) fn resize(&self, memory_bytes: u64, work: &LiveWork) {
+        let shard_pages_max = Self::shard_pages_max(memory_bytes);
+        self.shard_pages_max.store(shard_pages_max, Relaxed);
+        self.dirty_max.store(Self::dirty_max(shard_pages_max), Relaxed);
+        self.memory_bytes_max.store(memory_bytes, Relaxed);
+        for shard in &self.shards {
+            // Twice around the clock: the first round may find all pages referenced.
+            let mut steps = 2 * shard.lock_waiting().order.len();
+            while steps > 0 {
+                let mut shard = shard.lock_waiting();
+                if shard.pages.len() <= shard_pages_max || shard.order.is_empty() {
+                    shard.pages.shrink_to_fit();
+                    shard.order.shrink_to_fit();
+                    break;
+                }
+                let at_once = steps.min(EVICTED_AT_ONCE);
+                self.evict(&mut shard, at_once, shard_pages_max);
+                steps -= at_once;
+            }
+        }
+        self.files.resize(memory_bytes, memory_bytes.saturating_sub(self.memory_bytes()), work);
     }
 
     /// `page` is the number of the page's first line divided by the lines of a page.
@@ -298,8 +335,26 @@ impl PageCache {
         (structure, bytes): (Structure, [u8; PAGE_BYTES]),
         work: &LiveWork,
     ) -> Arc<Page> {
-        for _ in 0..shard.order.len() {
-            if shard.pages.len() < self.shard_pages_max {
+        let steps = shard.order.len();
+        self.evict(shard, steps, self.shard_pages_max.load(Relaxed).saturating_sub(1));
+        let page = Arc::new(Page {
+            address: start,
+            structure,
+            referenced: AtomicBool::new(true),
+            body: Mutex::new(Body { bytes, dirty: 0, verified_for: [0; PAGE_LINES as usize] }),
+        });
+        if shard.pages.insert(page_number(start), page.clone()).is_none() {
+            shard.order.push_back(page_number(start));
+            self.page_count.fetch_add(1, Relaxed);
+            self.files.allow(self.memory_bytes_max.load(Relaxed).saturating_sub(self.memory_bytes()), work);
+        }
+        page
+    }
+
+    /// Evicts the oldest pages that were not used since the hand passed them until a shard has `pages`, in at most so many steps of the hand.
+    fn evict(&self, shard: &mut Shard, steps: usize, pages: usize) {
+        for _ in 0..steps {
+            if shard.pages.len() <= pages {
                 break;
             }
             let Some(oldest) = shard.order.pop_front() else { break };
@@ -313,18 +368,6 @@ impl PageCache {
                 }
             }
         }
-        let page = Arc::new(Page {
-            address: start,
-            structure,
-            referenced: AtomicBool::new(true),
-            body: Mutex::new(Body { bytes, dirty: 0, verified_for: [0; PAGE_LINES as usize] }),
-        });
-        if shard.pages.insert(page_number(start), page.clone()).is_none() {
-            shard.order.push_back(page_number(start));
-            self.page_count.fetch_add(1, Relaxed);
-            self.files.allow(self.memory_bytes_max.saturating_sub(self.memory_bytes()), work);
-        }
-        page
     }
 
     /// Changes a line of a page, for live commits and for replay ([CA2]).
@@ -359,12 +402,12 @@ impl PageCache {
 
     /// Whether so many pages are dirty that a checkpoint must come before the next commit ([CA3]).
     pub(crate) fn is_full_of_dirty(&self) -> bool {
-        self.dirty_count.load(Relaxed) >= self.dirty_max
+        self.dirty_count.load(Relaxed) >= self.dirty_max.load(Relaxed)
     }
 
     /// Whether half as many are dirty, so that a background checkpoint should start.
     pub(crate) fn wants_checkpoint(&self) -> bool {
-        self.dirty_count.load(Relaxed) >= self.dirty_max / 2
+        self.dirty_count.load(Relaxed) >= self.dirty_max.load(Relaxed) / 2
     }
 
     /// Takes the list of dirty pages. Their lines are still dirty; [`Page::write_dirty`] makes them clean. They count until

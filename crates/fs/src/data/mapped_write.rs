@@ -149,7 +149,7 @@ impl FileSystem {
     /// [MW2]
     fn log_and_copy(&self, file: &InCoreInode, offset: u64, data: &[u8], options: WriteOptions) -> Result<()> {
         let (volume, end) = (&self.volume, offset + data.len() as u64);
-        let (view, policy) = (self.view(file)?, WritePolicy::by_logs(&self.options, volume.geometry.block_bytes()));
+        let (view, policy) = (self.view(file)?, WritePolicy::by_logs(&self.settings, volume.geometry.block_bytes()));
         let mut tx = Tx::new(volume);
         let mut targets = Targets::new();
         self.mapped(file, &view, |root| split(volume, &view, root, (offset, data.into()), &[], &mut targets))?;

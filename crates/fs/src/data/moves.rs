@@ -47,7 +47,7 @@ impl FileSystem {
         let limit = self.volume.memory.inode_limit();
         HomeMoves {
             bytes: memory.extent_bytes,
-            limit_bytes: self.options.home_limit.of(memory.total_bytes),
+            limit_bytes: self.settings.mounted().home_limit.of(memory.total_bytes),
             files: moves.files.len() as u64,
             waiting_files: moves.waiting_files(),
             search: moves.search.map(|next| (next.min(limit), limit)),

@@ -23,8 +23,9 @@ use tandemfs_format::{LINE_BYTES, PAGE_LINES};
 use crate::alloc::Need;
 use crate::index::block::{Base, DataRun};
 use crate::mutant::{Mutant, on};
+use crate::settings::Settings;
 use crate::space::Zone;
-use crate::types::{MountOptions, Promote};
+use crate::types::Promote;
 
 /// Overwrites of at least this many bytes take fresh pages also in aligned extents: logging and copying them would cost more than rewriting
 /// the 2 MiB in time ([KP1] of `kept_place.rs`).
@@ -94,14 +95,14 @@ pub(super) struct WritePolicy {
 
 impl WritePolicy {
     /// The policy for a write that starts now. `threshold` comes from [`crate::tuning::threshold::Splitting`].
-    pub(super) fn new(options: &MountOptions, threshold: Option<u32>, block_bytes: u32, stores_in_place: bool) -> Self {
-        let (in_place_bytes, modified_lines) = (options.in_place_bytes, options.modified_lines);
+    pub(super) fn new(settings: &Settings, threshold: Option<u32>, block_bytes: u32, stores_in_place: bool) -> Self {
+        let (in_place_bytes, modified_lines) = (settings.in_place_bytes(), settings.modified_lines());
         Self { block_bytes: block_bytes.into(), threshold, in_place_bytes, modified_lines, stores_in_place }
     }
 
     /// A policy for bytes that have to be data logs: no block is split off, nothing goes in place.
-    pub(super) fn by_logs(options: &MountOptions, block_bytes: u32) -> Self {
-        Self::new(options, Some(1 << 31), block_bytes, false)
+    pub(super) fn by_logs(settings: &Settings, block_bytes: u32) -> Self {
+        Self::new(settings, Some(1 << 31), block_bytes, false)
     }
 
     /// Whether the block at `block_start` lies whole within the threshold-aligned part of the write. Such a block takes the block path
@@ -257,12 +258,13 @@ mod tests {
     use tandemfs_format::{DataAddress, LineAddress, Sector};
 
     use super::*;
+    use crate::types::MountOptions;
 
     const KIB: u64 = 1 << 10;
     const RUN: DataRun = DataRun { at: DataAddress::Sector(Sector::new(16)), count: 4, checksum: BlockChecksum::None, overlaid: false };
 
     fn policy(threshold: Option<u32>) -> WritePolicy {
-        WritePolicy::new(&MountOptions::DEFAULT, threshold, 64 << 10, true)
+        WritePolicy::new(&Settings::new(&MountOptions::DEFAULT), threshold, 64 << 10, true)
     }
 
     #[test]
@@ -317,7 +319,8 @@ mod tests {
             let part = Overwrite { bytes, end, written_bytes, is_hidden, is_left_over };
             assert_eq!(policy(None).goes_in_place(&part), expected, "{part:?}");
         }
-        let off = WritePolicy::new(&MountOptions { in_place_bytes: 0, modified_lines: 2, ..MountOptions::DEFAULT }, None, 4096, true);
+        let settings = Settings::new(&MountOptions { in_place_bytes: 0, modified_lines: 2, ..MountOptions::DEFAULT });
+        let off = WritePolicy::new(&settings, None, 4096, true);
         let part = |bytes, is_left_over| Overwrite { bytes, end: 256, written_bytes: 4096, is_hidden: false, is_left_over };
         assert!(!off.goes_in_place(&part(1, false)) && off.goes_in_place(&part(128, true)) && !off.goes_in_place(&part(129, true)));
     }

@@ -56,7 +56,7 @@ impl Volume {
 impl FileSystem {
     /// Whether copies serve a read of this length, and are made after it.
     pub(super) fn is_promoted(&self, read_bytes: usize) -> bool {
-        promotion(self.promotion.mode, read_bytes) != Promotion::None
+        promotion(self.settings.promote(), read_bytes) != Promotion::None
     }
 
     /// Copies sectors that are worth it after a read of `read_bytes` has verified them. The caller holds the range lock of their block
@@ -64,12 +64,13 @@ impl FileSystem {
     pub(super) fn promote(&self, read_bytes: usize, sector: Sector, bytes: &[u8]) {
         let volume = &self.volume;
         let spare_pages = &volume.memory.spare_pages;
-        let is_worth_it = |number| match promotion(self.promotion.mode, read_bytes) {
+        let mode = self.settings.promote();
+        let is_worth_it = |number| match promotion(mode, read_bytes) {
             Promotion::None => false,
             Promotion::ReadAgain => self.promotion.is_read_again(number),
             Promotion::All => true,
         };
-        if self.promotion.mode == Promote::Off || volume.health.check_writable().is_err() {
+        if mode == Promote::Off || volume.health.check_writable().is_err() {
             return;
         }
         let copies: SmallVec<[_; 16]> = (sector.number()..)

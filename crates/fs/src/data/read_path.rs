@@ -122,7 +122,7 @@ impl FileSystem {
         let is_of_mapped = range.is_of_mapped && !on(Mutant::PagesOfMappedKept); // [FP3]
         let range = range.unless(Mutant::ReadRangeReleasedEarly);
         let mut reader = Reader { kept: options.kept, ahead: if is_of_mapped { 0 } else { ahead }, is_of_mapped };
-        if reader.kept == Kept::ToCompare && self.options.modified_lines == 0 {
+        if reader.kept == Kept::ToCompare && self.settings.modified_lines() == 0 {
             reader.kept = Kept::Nowhere;
         }
         let (done, found) = file.pages.copy_start(offset, &mut into, options.kept == Kept::Here);
@@ -316,11 +316,11 @@ impl FileSystem {
 
     /// One bounce buffer for each block whose sectors cannot go straight to the caller's buffer. Promoted sectors are loaded here.
     fn bounces(&self, view: &FileView, offset: u64, wanted: &mut [Wanted], length: usize) -> SmallVec<[Vec<u8>; 2]> {
-        let (volume, has_copies) = (&self.volume, self.is_promoted(length));
+        let (volume, has_copies, policy) = (&self.volume, self.is_promoted(length), self.settings.write_back());
         let first = offset / u64::from(volume.geometry.block_bytes());
         let mut bounces = SmallVec::new();
         for (block, want) in (first..).zip(wanted) {
-            self.write_back.heat.read(&volume.journal, view.owner.inode, block);
+            self.write_back.heat.read(policy, &volume.journal, view.owner.inode, block);
             let mut bounce = Vec::new();
             if let Some((at, first, sectors)) = want.sectors {
                 let promoted = |sector| volume.load_promoted(view.owner, want.block_start, &want.block, sector, first as u64, sectors);

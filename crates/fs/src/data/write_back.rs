@@ -89,8 +89,9 @@ impl FileSystem {
 
     /// After a write: notes the time, for a policy by age, and asks for write-back if too little is free ([WB1]).
     pub(super) fn note_written(&self, file: &InCoreInode, targets: &[Target<'_>]) {
+        let policy = self.settings.write_back();
         for target in targets {
-            self.write_back.heat.written(&self.volume.journal, file.number, target.block, !target.old.has_logs());
+            self.write_back.heat.written(policy, &self.volume.journal, file.number, target.block, !target.old.has_logs());
         }
         if self.is_data_area_low() {
             self.ask_write_back();
@@ -98,7 +99,7 @@ impl FileSystem {
     }
 
     pub(crate) fn is_data_area_low(&self) -> bool {
-        !self.volume.memory.is_data_free(self.options.write_back_percent.into())
+        !self.volume.memory.is_data_free(self.settings.write_back_percent().into())
     }
 
     /// Whether empty units of metadata should become data area at once: little of it is free, or metadata has nearly all units.
@@ -125,7 +126,7 @@ impl FileSystem {
     /// A pass that ends when enough is free.
     pub(crate) fn write_back_pass(&self) -> Result<Pass> {
         may_wait()?;
-        let enough = u64::from(self.options.write_back_percent) + ENOUGH_ABOVE_PERCENT;
+        let enough = u64::from(self.settings.write_back_percent()) + ENOUGH_ABOVE_PERCENT;
         self.write_back_until(if EXPLORED { EVERYTHING_PERCENT } else { enough })
     }
 
@@ -205,7 +206,8 @@ impl FileSystem {
 
     /// Whether a block has not been used since its scan.
     fn is_as_old_as_it_was(&self, candidate: &Candidate) -> bool {
-        self.write_back.heat.age(&self.volume.journal, candidate.owner().inode, candidate.block()) >= candidate.age
+        self.write_back.heat.age(self.settings.write_back(), &self.volume.journal, candidate.owner().inode, candidate.block())
+            >= candidate.age
     }
 
     /// The thread that writes back, or compacts, also checkpoints, so a long pass must not let the rings fill up.
@@ -268,7 +270,7 @@ impl FileSystem {
                 && let Ok(found) = Block::of_record(volume, owner, record)
             {
                 let lines = found.logs().map(|log| log.class.lines() as u32).sum();
-                let age = self.write_back.heat.age(&volume.journal, number, block);
+                let age = self.write_back.heat.age(self.settings.write_back(), &volume.journal, number, block);
                 each(Candidate { age, lines, place: Reverse((number.get(), block)), generation: owner.generation });
             }
             Ok(ControlFlow::Continue(()))

@@ -292,7 +292,12 @@ impl FileSystem {
     /// The policy for a write that starts now.
     fn write_policy(&self) -> WritePolicy {
         let volume = &self.volume;
-        WritePolicy::new(&self.options, self.splitting.bytes(volume), volume.geometry.block_bytes(), volume.stores_in_place())
+        WritePolicy::new(
+            &self.settings,
+            self.splitting.bytes(volume, &self.settings),
+            volume.geometry.block_bytes(),
+            volume.stores_in_place(),
+        )
     }
 
     /// Zeros for the old end of a file that grows over stale bytes left by a truncation (RULES R13).

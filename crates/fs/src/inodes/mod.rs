@@ -17,6 +17,7 @@ mod room;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize as Limit; // limits change seldom, and order nothing
 
 use tandemfs_device::{Apart, Fenced, Flushed, Structure};
 use tandemfs_format::attributes::AttributePointer;
@@ -42,6 +43,9 @@ use read_ahead::Stream;
 
 /// Numbers that a shard's order may have beyond twice its inodes, so that a small order is not scanned at every change.
 const ORDER_SLACK: usize = 64;
+
+/// Steps of eviction under one hold of a shard's lock, when the memory option falls.
+const EVICTED_AT_ONCE: usize = 256;
 
 /// An inode in memory, with its lock and its range lock. Variables name it `file`, whatever its type; `inode` is its persistent content.
 pub(crate) struct InCoreInode {
@@ -178,22 +182,56 @@ pub(crate) struct InodeTable {
     shards: Vec<Apart<LongMutex<Shard>>>,
     /// Holds from outside ([IN4]), apart from the shards: those are locked while an inode is loaded.
     held: Vec<Apart<Mutex<NearMap<u64>>>>,
-    shard_inodes_max: usize,
+    shard_inodes_max: Limit,
     /// Bytes of directory indexes and extended attributes in memory.
     pub(crate) index_bytes: AtomicUsize,
-    index_bytes_max: usize,
+    index_bytes_max: Limit,
 }
 
 impl InodeTable {
     pub(crate) fn new(memory_bytes: u64) -> Self {
-        // A quarter of the memory option for inodes, a quarter for directory indexes, the rest for pages.
-        let inode_bytes = size_of::<InCoreInode>() + 64;
         Self {
             shards: (0..SHARDS).map(|_| Apart::default()).collect(),
             held: (0..SHARDS).map(|_| Apart::default()).collect(),
-            shard_inodes_max: (memory_bytes as usize / 4 / inode_bytes / SHARDS).max(if EXPLORED { 1 } else { 16 }),
+            shard_inodes_max: Limit::new(Self::shard_inodes_max(memory_bytes)),
             index_bytes: AtomicUsize::new(0),
-            index_bytes_max: memory_bytes as usize / 4,
+            index_bytes_max: Limit::new(Self::index_bytes_max(memory_bytes)),
+        }
+    }
+
+    /// A quarter of the memory option is for inodes, a quarter for directory indexes, the rest for pages.
+    fn shard_inodes_max(memory_bytes: u64) -> usize {
+        let inode_bytes = size_of::<InCoreInode>() + 64;
+        (memory_bytes as usize / 4 / inode_bytes / SHARDS).max(if EXPLORED { 1 } else { 16 })
+    }
+
+    fn index_bytes_max(memory_bytes: u64) -> usize {
+        memory_bytes as usize / 4
+    }
+
+    /// Another memory option. Evicts what is more than it allows, but for inodes in use; others find their shard locked for [`EVICTED_AT_ONCE`]
+    /// inodes at most.
+    pub(crate) fn resize(&self, memory_bytes: u64) {
+        let (inodes_max, index_bytes_max) = (Self::shard_inodes_max(memory_bytes), Self::index_bytes_max(memory_bytes));
+        self.shard_inodes_max.store(inodes_max, Relaxed);
+        self.index_bytes_max.store(index_bytes_max, Relaxed);
+        for shard in &self.shards {
+            // Twice around the clock: the first round may find all inodes referenced.
+            let mut steps = 2 * shard.lock_waiting().order.len();
+            while steps > 0 {
+                let mut shard = shard.lock_waiting();
+                let is_tight = self.index_bytes.load(Relaxed) > index_bytes_max;
+                if shard.inodes.len() <= inodes_max && !is_tight || shard.order.is_empty() {
+                    break;
+                }
+                for _ in 0..steps.min(EVICTED_AT_ONCE) {
+                    self.evict_oldest(&mut shard);
+                }
+                steps = steps.saturating_sub(EVICTED_AT_ONCE);
+            }
+            let mut shard = shard.lock_waiting();
+            shard.inodes.shrink_to_fit();
+            shard.order.shrink_to_fit();
         }
     }
 
@@ -241,35 +279,43 @@ impl InodeTable {
     }
 
     fn insert(&self, shard: &mut Shard, file: Arc<InCoreInode>) {
-        let tight = self.index_bytes.load(Relaxed) > self.index_bytes_max;
+        let tight = self.index_bytes.load(Relaxed) > self.index_bytes_max.load(Relaxed);
+        let inodes_max = self.shard_inodes_max.load(Relaxed);
         for _ in 0..shard.order.len() {
-            if shard.inodes.len() < self.shard_inodes_max && !tight {
+            if shard.inodes.len() < inodes_max && !tight {
                 break;
             }
-            let Some(oldest) = shard.order.pop_front() else { break };
-            match shard.inodes.get(&oldest) {
-                None => {}
-                // [IN3]
-                Some(used) if (Arc::strong_count(used) > 1 && !on(Mutant::EvictedInUse)) || used.referenced.swap(false, Relaxed) => {
-                    shard.order.push_back(oldest)
-                }
-                Some(used) => {
-                    if !on(Mutant::LentPastEviction) {
-                        used.ranges.revoke_all(); // [LM4] of `data/lent.rs`
-                    }
-                    if let Some(evicted) = shard.inodes.remove(&oldest)
-                        && let Some(mut state) = evicted.state.try_write()
-                    {
-                        self.forget(&mut state); // nobody else has it
-                    }
-                    if tight && shard.inodes.len() < self.shard_inodes_max {
-                        break;
-                    }
-                }
+            let was_evicted = self.evict_oldest(shard);
+            if was_evicted && tight && shard.inodes.len() < inodes_max {
+                break;
             }
         }
         shard.join(file.number.get());
         shard.inodes.insert(file.number.get(), file);
+    }
+
+    /// One step of the hand over a shard: evicts the oldest inode unless it is in use, or was since the hand passed it. True if it was evicted.
+    fn evict_oldest(&self, shard: &mut Shard) -> bool {
+        let Some(oldest) = shard.order.pop_front() else { return false };
+        match shard.inodes.get(&oldest) {
+            None => false,
+            // [IN3]
+            Some(used) if (Arc::strong_count(used) > 1 && !on(Mutant::EvictedInUse)) || used.referenced.swap(false, Relaxed) => {
+                shard.order.push_back(oldest);
+                false
+            }
+            Some(used) => {
+                if !on(Mutant::LentPastEviction) {
+                    used.ranges.revoke_all(); // [LM4] of `data/lent.rs`
+                }
+                if let Some(evicted) = shard.inodes.remove(&oldest)
+                    && let Some(mut state) = evicted.state.try_write()
+                {
+                    self.forget(&mut state); // nobody else has it
+                }
+                true
+            }
+        }
     }
 
     /// Drops a directory's index and an inode's attributes from memory.

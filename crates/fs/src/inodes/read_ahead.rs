@@ -10,6 +10,8 @@
 //!       request is read. An error belongs to the read that requests those bytes.
 //! [RA4] Memory to read into is kept for later reads: at most [`ROOMS_MAX`] buffers, and none that takes more than its part of the memory option.
 
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
 use super::InCoreInode;
 use crate::sync::{Mutex, patience};
 
@@ -40,17 +42,34 @@ impl Stream {
 /// What is read ahead on a mount.
 pub(crate) struct ReadAhead {
     rooms: Mutex<Vec<Vec<u8>>>,
-    room_bytes_max: usize,
-    window_bytes_max: u64,
+    room_bytes_max: AtomicUsize,
+    window_bytes_max: AtomicU64,
 }
 
 impl ReadAhead {
     pub(crate) fn new(memory_bytes: u64, window_bytes_max: u32) -> Self {
         Self {
             rooms: Mutex::default(),
-            room_bytes_max: Self::bytes_max(memory_bytes) as usize / ROOMS_MAX,
-            window_bytes_max: u64::from(window_bytes_max).min(memory_bytes / WINDOW_SHARE),
+            room_bytes_max: AtomicUsize::new(Self::room_bytes_max(memory_bytes)),
+            window_bytes_max: AtomicU64::new(Self::window_bytes_max(memory_bytes, window_bytes_max)),
         }
+    }
+
+    /// Another memory option, or another limit of what is read ahead. Drops kept memory that is more than its part now.
+    pub(crate) fn resize(&self, memory_bytes: u64, window_bytes_max: u32) {
+        let room_bytes_max = Self::room_bytes_max(memory_bytes);
+        self.room_bytes_max.store(room_bytes_max, Relaxed);
+        self.window_bytes_max.store(Self::window_bytes_max(memory_bytes, window_bytes_max), Relaxed);
+        self.rooms.lock().retain(|room| room.capacity() <= room_bytes_max);
+    }
+
+    fn room_bytes_max(memory_bytes: u64) -> usize {
+        Self::bytes_max(memory_bytes) as usize / ROOMS_MAX
+    }
+
+    /// Most bytes that are read ahead where the options ask for so many.
+    pub(crate) fn window_bytes_max(memory_bytes: u64, window_bytes_max: u32) -> u64 {
+        u64::from(window_bytes_max).min(memory_bytes / WINDOW_SHARE)
     }
 
     /// Limit of the buffers that are kept, in bytes.
@@ -66,24 +85,25 @@ impl ReadAhead {
     /// How many bytes to read ahead behind a request of `length` bytes at `offset` that pages do not answer. Notes its end as the reader's
     /// position.
     pub(crate) fn step(&self, file: &InCoreInode, offset: u64, length: u64) -> u64 {
-        if self.window_bytes_max == 0 || patience::tries() {
+        let window_bytes_max = self.window_bytes_max.load(Relaxed);
+        if window_bytes_max == 0 || patience::tries() {
             return 0; // such a read may be repeated, so it is noted when it is done
         }
         let mut stream = file.stream.lock();
         let is_sequential = stream.goes_on(offset, offset.saturating_add(length));
         stream.next = offset.saturating_add(length);
         // Requests over half the window share the latency among enough bytes already.
-        if !is_sequential || length > self.window_bytes_max / 2 {
+        if !is_sequential || length > window_bytes_max / 2 {
             stream.window_bytes = 0;
             return 0;
         }
-        stream.window_bytes = (stream.window_bytes * 2).max(length * 2).max(WINDOW_BYTES_MIN).min(self.window_bytes_max);
+        stream.window_bytes = (stream.window_bytes * 2).max(length * 2).max(WINDOW_BYTES_MIN).min(window_bytes_max);
         stream.window_bytes
     }
 
     /// Notes that the drive was read up to `end` for a request of this offset.
     pub(crate) fn reached(&self, file: &InCoreInode, offset: u64, end: u64) {
-        if self.window_bytes_max == 0 {
+        if self.window_bytes_max.load(Relaxed) == 0 {
             return;
         }
         let mut stream = file.stream.lock();
@@ -100,7 +120,7 @@ impl ReadAhead {
             room.resize(bytes, 0);
         }
         let result = run(&mut room[..bytes]);
-        if room.capacity() <= self.room_bytes_max {
+        if room.capacity() <= self.room_bytes_max.load(Relaxed) {
             let mut rooms = self.rooms.lock();
             if rooms.len() < ROOMS_MAX {
                 rooms.push(room);

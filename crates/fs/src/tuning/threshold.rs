@@ -1,12 +1,13 @@
 //! Where a write is split between the paths (RomeFS §3.3). The paper fixes the threshold by hand, where the latencies of its paths are
 //! closest, and leaves the choice to future work; `threshold=auto` chooses:
 //!
-//! [TH1] At the mount both paths write the sizes from a block to 1 MiB into free space that is given back, so no data can be harmed. The
+//! [TH1] At the mount, and when a mount in use is told `auto`, both paths write the sizes from a block to 1 MiB into free space that is given back, so no data can be harmed. The
 //!       threshold is the smallest size that the block path writes at least as fast; if there is none, the largest one measured.
 //! [TH2] The fuller the memory zone, the lower the threshold: it halves in even steps from half of the zone free to the limit of
 //!       write-back, where it is the block size. Large writes then go by blocks, and leave room to writes that suit only the byte path.
-//! [TH3] One write uses one threshold, read once.
+//! [TH3] One write uses one threshold, read once. The setting may change between two writes (`settings.rs`).
 
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use tandemfs_device::{BlockRequest, Source, Structure};
@@ -15,7 +16,9 @@ use tandemfs_format::{LineAddress, SECTOR_BYTES, Sector};
 
 use crate::alloc::Need;
 use crate::error::{Error, Result};
+use crate::settings::Settings;
 use crate::space;
+use crate::sync::Mutex;
 use crate::types::Threshold;
 use crate::volume::Volume;
 
@@ -57,63 +60,85 @@ pub struct ThresholdReport {
 /// The threshold of a mount.
 #[derive(Debug)]
 pub(crate) struct Splitting {
-    option: Threshold,
     block_bytes: u32,
-    chosen_bytes: u32,
-    /// Free share of the data area at which the threshold is the block size, in percent ([TH2]).
-    limit_percent: u64,
-    measured: Vec<PathLatency>,
+    /// What `Auto` has chosen; the block size before it was measured.
+    auto_bytes: AtomicU32,
+    measured: Mutex<Measured>,
+}
+
+/// What the last measurement found.
+#[derive(Debug, Default)]
+struct Measured {
+    latencies: Vec<PathLatency>,
     /// Why nothing was measured.
     unmeasured: Option<String>,
 }
 
 impl Splitting {
-    /// The threshold that an option asks for.
+    /// Nothing is measured yet.
+    pub(crate) fn new(block_bytes: u32) -> Self {
+        Self { block_bytes, auto_bytes: AtomicU32::new(block_bytes), measured: Mutex::default() }
+    }
+
+    /// Whether a threshold suits blocks of this size.
     ///
     /// # Errors
     /// `InvalidArgument` if it is not a multiple of the block size.
-    pub(crate) fn new(option: Threshold, block_bytes: u32, limit_percent: u8) -> Result<Self> {
-        let chosen_bytes = match option {
+    pub(crate) fn check(threshold: Threshold, block_bytes: u32) -> Result<()> {
+        match threshold {
             Threshold::Bytes(bytes) if bytes == 0 || bytes % block_bytes != 0 => {
-                return Err(Error::InvalidArgument("the threshold is not a multiple of the block size"));
+                Err(Error::InvalidArgument("the threshold is not a multiple of the block size"))
             }
-            Threshold::Bytes(bytes) => bytes,
-            Threshold::BlockSize | Threshold::Auto | Threshold::BlocksOnly => block_bytes,
-        };
-        Ok(Self { option, block_bytes, chosen_bytes, limit_percent: limit_percent.into(), measured: Vec::new(), unmeasured: None })
+            _ => Ok(()),
+        }
     }
 
-    /// Measures both paths if the option is `Auto` ([TH1]). Writes to free space of the device only.
-    pub(crate) fn calibrate(&mut self, volume: &Volume) {
-        if self.option != Threshold::Auto {
-            return;
-        }
-        match measure(volume, self.block_bytes) {
-            Ok(measured) => {
-                self.chosen_bytes = meeting_point(&measured, self.block_bytes);
-                self.measured = measured;
+    /// Measures both paths, for `Auto` ([TH1]). Writes to free space of the device only. What an earlier measurement has chosen stays if this one fails.
+    pub(crate) fn calibrate(&self, volume: &Volume) {
+        let found = measure(volume, self.block_bytes);
+        let mut measured = self.measured.lock();
+        match found {
+            Ok(latencies) => {
+                self.auto_bytes.store(meeting_point(&latencies, self.block_bytes), Relaxed);
+                *measured = Measured { latencies, unmeasured: None };
             }
-            Err(error) => self.unmeasured = Some(error.to_string()),
+            Err(error) if measured.latencies.is_empty() => measured.unmeasured = Some(error.to_string()),
+            Err(error) => tracing::warn!(%error, "the paths could not be measured again: the threshold stays as it was measured before"),
         }
-        tracing::info!(bytes = self.chosen_bytes, measured = ?self.measured, unmeasured = self.unmeasured, "threshold");
+        let Measured { latencies, unmeasured } = &*measured;
+        tracing::info!(bytes = self.auto_bytes.load(Relaxed), measured = ?latencies, unmeasured, "threshold");
     }
 
     /// The threshold of the next write ([TH3]); `None` if everything goes by blocks.
-    pub(crate) fn bytes(&self, volume: &Volume) -> Option<u32> {
-        match self.option {
+    pub(crate) fn bytes(&self, volume: &Volume, settings: &Settings) -> Option<u32> {
+        self.bytes_of(settings.threshold(), volume, settings)
+    }
+
+    fn bytes_of(&self, threshold: Threshold, volume: &Volume, settings: &Settings) -> Option<u32> {
+        match threshold {
             Threshold::BlocksOnly => None,
-            Threshold::Auto if self.chosen_bytes > self.block_bytes => {
-                Some(lowered(self.chosen_bytes, self.block_bytes, volume.memory.free_data_percent(), self.limit_percent))
+            Threshold::BlockSize => Some(self.block_bytes),
+            Threshold::Bytes(bytes) => Some(bytes),
+            Threshold::Auto => {
+                let chosen = self.auto_bytes.load(Relaxed);
+                let free = || volume.memory.free_data_percent();
+                let is_above = chosen > self.block_bytes;
+                Some(if is_above { lowered(chosen, self.block_bytes, free(), settings.write_back_percent().into()) } else { chosen })
             }
-            _ => Some(self.chosen_bytes),
         }
     }
 
-    pub(crate) fn report(&self, volume: &Volume) -> ThresholdReport {
-        let (chosen, free) = (self.chosen_bytes, volume.memory.free_data_percent());
-        let bytes = self.bytes(volume).unwrap_or(0);
-        let at = |size| self.measured.iter().find(|latency| latency.size_bytes == size);
-        let reason = match (self.option, &self.unmeasured, at(chosen)) {
+    pub(crate) fn report(&self, volume: &Volume, settings: &Settings) -> ThresholdReport {
+        let measured = self.measured.lock();
+        let (threshold, free) = (settings.threshold(), volume.memory.free_data_percent());
+        let chosen = match threshold {
+            Threshold::Bytes(bytes) => bytes,
+            Threshold::Auto => self.auto_bytes.load(Relaxed),
+            Threshold::BlockSize | Threshold::BlocksOnly => self.block_bytes,
+        };
+        let bytes = self.bytes_of(threshold, volume, settings).unwrap_or(0);
+        let at = |size| measured.latencies.iter().find(|latency| latency.size_bytes == size);
+        let reason = match (threshold, &measured.unmeasured, at(chosen)) {
             (Threshold::BlockSize, ..) => "the block size".to_owned(),
             (Threshold::Bytes(_), ..) => "as the mount was told".to_owned(),
             (Threshold::BlocksOnly, ..) => "everything goes by blocks, as the mount was told".to_owned(),
@@ -129,7 +154,7 @@ impl Splitting {
         ThresholdReport {
             bytes,
             chosen_bytes: chosen,
-            measured: self.measured.clone(),
+            measured: measured.latencies.clone(),
             reason: if bytes != 0 && bytes < chosen { reason + &lowered } else { reason },
         }
     }
@@ -263,8 +288,10 @@ mod tests {
     #[test]
     fn a_threshold_is_a_multiple_of_the_block_size() {
         for bytes in [0, 4 * KIB, 65 * KIB] {
-            assert!(Splitting::new(Threshold::Bytes(bytes), 64 * KIB, 10).is_err(), "{bytes}");
+            assert!(Splitting::check(Threshold::Bytes(bytes), 64 * KIB).is_err(), "{bytes}");
         }
-        assert!(Splitting::new(Threshold::Bytes(192 * KIB), 64 * KIB, 10).is_ok());
+        for threshold in [Threshold::Bytes(192 * KIB), Threshold::BlockSize, Threshold::Auto, Threshold::BlocksOnly] {
+            assert!(Splitting::check(threshold, 64 * KIB).is_ok(), "{threshold:?}");
+        }
     }
 }
