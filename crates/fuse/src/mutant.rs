@@ -32,6 +32,8 @@ pub(crate) enum Mutant {
     OpenCountedLate,
     /// [FOP3]: the end of an open past the cache ends one that counts.
     AllReleasesCounted,
+    /// [RV5]: limits of quota refuse what was acknowledged.
+    WriteBackBound,
     /// [OT1]: READs are not recorded.
     ReadsUnrecorded,
     /// [OT1]: the end of a drop ends the records of READs that began during it.
