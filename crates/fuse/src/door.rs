@@ -41,6 +41,7 @@ use crate::negotiation::wanted;
 use crate::opens::Opens;
 use crate::page_cache::PageCache;
 use crate::placeholders::Placeholders;
+use crate::private::Private;
 use crate::returning_space::Forgets;
 use crate::settings::{Mode, MountSettings};
 use crate::watches::Watches;
@@ -71,6 +72,8 @@ pub(crate) struct Door {
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) mode: Mode,
     pub(crate) read_only: bool,
+    /// Only root and who mounted may enter.
+    pub(crate) private: Private,
     /// Extended attributes are supported.
     pub(crate) attributes: bool,
     pub(crate) writers: Writers,
@@ -111,6 +114,7 @@ impl Door {
                 mode => mode,
             },
             read_only: settings.read_only,
+            private: Private(settings.is_private()),
             attributes: settings.attributes,
             writers: Writers::default(),
             placeholders: Placeholders::default(),
@@ -203,7 +207,7 @@ impl Door {
         } else if is_written {
             VALID_WHILE_WRITTEN
         } else {
-            VALID
+            self.private.valid(attributes.mode, VALID)
         }
     }
 

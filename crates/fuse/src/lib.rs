@@ -38,6 +38,7 @@ mod operations;
 mod overtaken;
 mod page_cache;
 mod placeholders;
+mod private;
 mod quota;
 mod range_requests;
 mod report;

@@ -32,6 +32,10 @@ pub(crate) enum Mutant {
     OpenCountedLate,
     /// [FOP3]: the end of an open past the cache ends one that counts.
     AllReleasesCounted,
+    /// [PRI1]: files and directories are opened without the daemon.
+    OpensUnchecked,
+    /// [PRI2]: the kernel checks the way to a file by what it knows.
+    WaysUnchecked,
     /// [RV5]: limits of quota refuse what was acknowledged.
     WriteBackBound,
     /// [OT1]: READs are not recorded.
