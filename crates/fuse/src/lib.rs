@@ -47,6 +47,7 @@ mod returning_space;
 mod scrubbing;
 mod session;
 mod settings;
+mod signals;
 mod traced;
 mod trimming;
 mod watches;
