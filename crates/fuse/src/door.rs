@@ -122,7 +122,7 @@ impl Door {
             reserve: Reserve::new(settings.reserved_percent),
             page_cache: Arc::default(),
             forgets: Forgets::default(),
-            kernel: Kernel::new(fs),
+            kernel: Kernel::new(fs)?,
             beside: settings.direct.then(Arc::<Noted>::default),
             opens: settings.maps_for_stores.then(Opens::default),
             flushes_mapped: settings.maps_for_stores && fs.drive().domain().needs_flush(),

@@ -32,6 +32,10 @@ pub(crate) enum Mutant {
     OpenCountedLate,
     /// [FOP3]: the end of an open past the cache ends one that counts.
     AllReleasesCounted,
+    /// [AO1]: no idle thread is kept.
+    NoThreadKept,
+    /// [AO2]: nobody waits for jobs at the end of the session.
+    JobsOutliveTheEnd,
     /// [PRI1]: files and directories are opened without the daemon.
     OpensUnchecked,
     /// [PRI2]: the kernel checks the way to a file by what it knows.

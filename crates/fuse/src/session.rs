@@ -140,6 +140,11 @@ impl Answering {
     pub fn run(self) -> io::Result<()> {
         let Self { session, door } = self;
         let result = session.run();
+        // Where the connection may stand, with nobody to serve it, its jobs might wait for ever.
+        match &result {
+            Ok(()) => door.kernel.dropping.stop(), // [AO2]
+            Err(_) => door.kernel.dropping.close(),
+        }
         door.space.stop();
         door.pages.stop();
         door.names.stop();
