@@ -13,7 +13,8 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::OFlags;
 use rustix::io::ReadWriteFlags;
-use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+use rustix::mm::MsyncFlags;
+use support::mapped::Mapped;
 use support::parameters::Parameter;
 use support::{MODES, Mount, Place, pattern, run};
 
@@ -31,47 +32,6 @@ fn read(file: &File, offset: u64, length: usize) -> Vec<u8> {
     let read = file.read_at(&mut bytes, offset).expect("read");
     bytes.truncate(read);
     bytes
-}
-
-/// A shared mapping of the start of a file.
-struct Mapped {
-    start: *mut u8,
-    length: usize,
-}
-
-impl Mapped {
-    fn new(file: &File, length: usize) -> Self {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at a place that the kernel chooses; the file is as long as the mapping while it is used.
-        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, file, 0) }.expect("mapped");
-        Self { start: start.cast(), length }
-    }
-
-    fn store(&self, offset: usize, bytes: &[u8]) {
-        assert!(offset + bytes.len() <= self.length);
-        // SAFETY: inside the mapping, as asserted; nobody holds a reference into it.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(offset), bytes.len()) }
-    }
-
-    fn load(&self, offset: usize, length: usize) -> Vec<u8> {
-        assert!(offset + length <= self.length);
-        let mut bytes = vec![0; length];
-        // SAFETY: inside the mapping, as asserted, to memory of its own.
-        unsafe { std::ptr::copy_nonoverlapping(self.start.add(offset), bytes.as_mut_ptr(), length) }
-        bytes
-    }
-
-    fn sync(&self, flags: MsyncFlags) -> rustix::io::Result<()> {
-        // SAFETY: the mapping is there until it is dropped.
-        unsafe { rustix::mm::msync(self.start.cast(), self.length, flags) }
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and not used any more.
-        let _ = unsafe { rustix::mm::munmap(self.start.cast(), self.length) };
-    }
 }
 
 #[test]

@@ -94,6 +94,59 @@ fn a_mount_in_use_is_not_unmounted_but_ends_after_a_signal_when_it_is_left() {
     place.check();
 }
 
+/// Sends a signal to a detached mount, which cuts off its open file, where the kernel's control of connections is mounted ([SGN2] of `signals.rs`).
+/// Otherwise the daemon says so and ends with the file.
+fn cut_off(mount: &support::Mount, file: File, log: &str) {
+    let can_cut_off = fs::read_dir("/sys/fs/fuse/connections").is_ok_and(|mut connections| connections.next().is_some());
+    mount.signal(Signal::TERM);
+    if can_cut_off {
+        assert!(mount.daemon_ends_within(support::WITHIN), "the file keeps the daemon");
+        assert!(file.write_all_at(b"x", 0).and_then(|()| file.sync_all()).is_err(), "nobody serves it");
+    } else {
+        println!("not cut off: there is no /sys/fs/fuse/connections");
+        support::eventually("a word", || fs::read_to_string(log).is_ok_and(|log| log.contains("cannot be cut off")));
+    }
+    drop(file);
+    assert!(mount.daemon_ends_within(support::WITHIN));
+}
+
+/// [SGN1] of `signals.rs`
+#[test]
+fn regression_a_signal_took_away_another_mount_at_the_same_place() {
+    let (place, other) = (Place::formatted(), Place::formatted());
+    let detached = place.mount("relaxed");
+    let file = File::create(detached.path("open")).expect("created");
+    succeeds(&["umount", "--lazy", &place.mountpoint()]);
+    let mount = place.mount_device(&other.image(), "relaxed");
+    fs::write(mount.path("of the other"), "x").expect("written");
+    let in_use = File::open(mount.path("of the other")).expect("opened");
+    detached.signal(Signal::TERM);
+    let log = || fs::read_to_string(place.path("log")).expect("a log");
+    support::eventually("the signal is noticed", || log().contains("not in place"));
+    file.write_all_at(b"served to the end", 0).expect("written");
+    assert_eq!(fs::read(mount.path("of the other")).expect("it stands"), b"x", "while it is in use");
+    drop(in_use);
+    cut_off(&detached, file, &place.path("log"));
+    assert_eq!(fs::read(mount.path("of the other")).expect("it stands"), b"x", "while it is not");
+    mount.unmount();
+    drop(detached);
+    place.check();
+    other.check();
+}
+
+#[test]
+fn regression_no_signal_cut_off_a_mount_that_was_detached_by_hand() {
+    let place = Place::formatted();
+    let mount = place.mount("strict");
+    let file = File::create(mount.path("open")).expect("created");
+    succeeds(&["umount", "--lazy", &place.mountpoint()]);
+    mount.signal(Signal::TERM);
+    support::eventually("the signal is noticed", || fs::read_to_string(place.path("log")).is_ok_and(|log| log.contains("asked to end")));
+    file.write_all_at(b"served", 0).expect("written");
+    cut_off(&mount, file, &place.path("log"));
+    place.check();
+}
+
 #[test]
 fn others_may_unmount_too() {
     let place = Place::formatted();

@@ -3,10 +3,10 @@
 mod support;
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::process::Command;
 
-use support::{Place, run};
+use support::{MODES, Place, run};
 
 const NOBODY: u32 = 65_534;
 
@@ -83,4 +83,74 @@ fn an_ordinary_user_mounts_works_and_unmounts() {
         String::from_utf8_lossy(&output.stderr),
         fs::read_to_string(format!("{directory}/log")).unwrap_or_default()
     );
+}
+
+/// What a user of a mount with `allow_root` that is not hers says, and whether it worked.
+fn stranger(script: &str, directory: &str) -> (bool, String) {
+    let mut command = Command::new("setpriv");
+    command.arg(format!("--reuid={NOBODY}")).arg(format!("--regid={NOBODY}"));
+    let output = run(command.args(["--clear-groups", "sh", "-c", script, directory]));
+    (output.status.success(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+}
+
+/// What root has listed and read is in the kernel's caches, and still nobody else's ([PRI1] to [PRI3] of `private.rs`).
+#[test]
+fn regression_with_allow_root_others_listed_and_read_what_was_cached() {
+    support::require_fuse();
+    if !rustix::process::geteuid().is_root() {
+        return println!("not root: no other user to work as");
+    }
+    for mode in MODES {
+        let place = Place::formatted();
+        fs::set_permissions(place.path(""), Permissions::from_mode(0o755)).expect("changed");
+        let mount = place.mount(&format!("{mode},allow_root"));
+        for directory in ["", "dir"] {
+            fs::create_dir_all(mount.path(directory)).expect("made");
+            fs::set_permissions(mount.path(directory), Permissions::from_mode(0o777)).expect("changed");
+        }
+        fs::write(mount.path("dir/file"), "secret\n").expect("written");
+        fs::set_permissions(mount.path("dir/file"), Permissions::from_mode(0o666)).expect("changed");
+        symlink("secret", mount.path("dir/link")).expect("made");
+        let look = || {
+            assert_eq!(fs::read(mount.path("dir/file")).expect("root's"), b"secret\n");
+            assert_eq!(fs::read_link(mount.path("dir/link")).expect("root's").as_os_str(), "secret");
+            assert_eq!(fs::read_dir(mount.path("dir")).expect("listed").count(), 2);
+            assert_eq!(fs::read_dir(mount.root()).expect("listed").count(), 1);
+            fs::metadata(mount.root()).expect("root's");
+        };
+        look();
+        for script in [
+            "cat $0/dir/file",
+            "ls $0",
+            "ls $0/dir",
+            "stat $0",
+            "stat $0/dir/file",
+            "readlink $0/dir/link",
+            "cd $0/dir",
+            "test -e $0/dir/file",
+            "echo x > $0/dir/file",
+            "mkdir $0/dir/new",
+        ] {
+            look();
+            let (worked, said) = stranger(script, &place.mountpoint());
+            assert!(!worked && !said.contains("secret"), "{mode}: {script}: {said}");
+        }
+        // What root hands over works, as with mounts that let nobody else in.
+        let mut command = Command::new("sh");
+        let script = format!(
+            "setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups sh -c 'read line && echo $line' < $0/dir/file >> $0/dir/copy"
+        );
+        let output = run(command.args(["-c", &script, &place.mountpoint()]));
+        assert!(output.status.success(), "{mode}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(fs::read(mount.path("dir/copy")).expect("read"), b"secret\n", "{mode}");
+        look_again(&mount);
+        mount.unmount();
+        place.check();
+    }
+}
+
+/// Root still finds its way by a working directory, which a refused look-up must not have taken away.
+fn look_again(mount: &support::Mount) {
+    let output = run(Command::new("sh").args(["-c", "pwd -P && cat file"]).current_dir(mount.path("dir")));
+    assert!(String::from_utf8_lossy(&output.stdout).ends_with("dir\nsecret\n"), "{output:?}");
 }

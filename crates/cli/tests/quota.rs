@@ -2,11 +2,13 @@
 
 mod support;
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 use std::process::Command;
 
-use support::{Mount, Place, fails, run, succeeds};
+use rustix::mm::MsyncFlags;
+use support::mapped::Mapped;
+use support::{Mount, Place, fails, pattern, run, succeeds};
 
 const NOBODY: &str = "65534";
 
@@ -94,6 +96,57 @@ fn a_user_meets_limits_in_strict_mode() {
 #[test]
 fn a_user_meets_limits_in_relaxed_mode() {
     user_meets_limits("allow_other");
+}
+
+/// A new file of a user, which the kernel may cache.
+fn file_of_user(mount: &Mount, name: &str) -> File {
+    let path = mount.path(name);
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("made");
+    let user = NOBODY.parse().expect("a number");
+    chown(&path, Some(user), Some(user)).expect("given");
+    file
+}
+
+/// What was stored or cached before it came to the limit is written back all the same ([RV5] of `reserve.rs`).
+fn what_was_acknowledged_stays(options: &str) {
+    const BYTES: usize = 3 << 20;
+    support::require_fuse();
+    if !rustix::process::getuid().is_root() {
+        return println!("not root: no other user to give files to");
+    }
+    let place = Place::formatted();
+    let mount = shared(&place, options);
+    let (stored, cached) = (pattern(1, BYTES), pattern(2, BYTES));
+    let file = file_of_user(&mount, "cached");
+    file.write_all_at(&cached, 0).expect("written");
+    succeeds(&["quota", "set", &place.mountpoint(), "--user", NOBODY, "--block-hard", "64K", "--memory-hard", "64K"]);
+    file.sync_all().expect("of what is acknowledged already");
+    drop(file);
+    let file = file_of_user(&mount, "mapped");
+    file.set_len(BYTES as u64).expect("takes no space");
+    let mapped = Mapped::new(&file, BYTES);
+    mapped.store(0, &stored);
+    mapped.sync(MsyncFlags::SYNC).expect("written back");
+    drop((mapped, file));
+    let [memory, block, _] = used(&place.mountpoint());
+    assert!(memory + block >= 2 * BYTES as u64, "it is counted: {memory}, {block}");
+    assert!(errors_of_user("dd if=/dev/zero of=$0/new bs=64k count=9 status=none", &place.mountpoint()).contains("quota exceeded"));
+    mount.unmount();
+    place.check();
+    let mount = place.mount(options);
+    assert!(fs::read(mount.path("mapped")).expect("read") == stored, "stored bytes are lost");
+    assert!(fs::read(mount.path("cached")).expect("read") == cached, "cached bytes are lost");
+    mount.unmount();
+}
+
+#[test]
+fn regression_acknowledged_bytes_were_refused_at_a_limit_in_strict_mode() {
+    what_was_acknowledged_stays("strict,allow_other");
+}
+
+#[test]
+fn regression_acknowledged_bytes_were_refused_at_a_limit_in_relaxed_mode() {
+    what_was_acknowledged_stays("allow_other");
 }
 
 #[test]

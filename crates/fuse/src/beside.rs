@@ -538,12 +538,13 @@ impl Door {
         }
     }
 
-    /// Without a cache of its entries ([BS1]). Otherwise the kernel opens directories by itself from then on and may cache their entries
+    /// Without a cache of its entries ([BS1], [PRI1] of `private.rs`). Otherwise the kernel opens directories by itself from then on and may cache their entries
     /// ([DO1]).
     pub(crate) fn opendir(&self, reply: Reply<'_>) {
-        match self.beside {
-            Some(_) => reply.open(tandemfs_wire::Opened { handle: 0, flags: tandemfs_wire::OpenFlags::default() }),
-            None => reply.error(tandemfs_wire::Errno::ENOSYS),
+        if self.beside.is_some() || self.private.checks_opens() {
+            reply.open(tandemfs_wire::Opened { handle: 0, flags: tandemfs_wire::OpenFlags::default() });
+        } else {
+            reply.error(tandemfs_wire::Errno::ENOSYS);
         }
     }
 }

@@ -300,7 +300,7 @@ impl Door {
 
     /// What drops pages, and what answers requests for whose pages a drop may wait ([LT5] of `later.rs`).
     fn at_once(&self, job: impl FnOnce() + Send + 'static) {
-        self.kernel.dropping.run_or_later(job, &self.pages);
+        self.kernel.dropping.run(job);
     }
 
     /// Handles failed writeback ([DR5]).

@@ -41,6 +41,7 @@ use crate::negotiation::wanted;
 use crate::opens::Opens;
 use crate::page_cache::PageCache;
 use crate::placeholders::Placeholders;
+use crate::private::Private;
 use crate::returning_space::Forgets;
 use crate::settings::{Mode, MountSettings};
 use crate::watches::Watches;
@@ -71,6 +72,8 @@ pub(crate) struct Door {
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) mode: Mode,
     pub(crate) read_only: bool,
+    /// Only root and who mounted may enter.
+    pub(crate) private: Private,
     /// Extended attributes are supported.
     pub(crate) attributes: bool,
     pub(crate) writers: Writers,
@@ -111,6 +114,7 @@ impl Door {
                 mode => mode,
             },
             read_only: settings.read_only,
+            private: Private(settings.is_private()),
             attributes: settings.attributes,
             writers: Writers::default(),
             placeholders: Placeholders::default(),
@@ -118,7 +122,7 @@ impl Door {
             reserve: Reserve::new(settings.reserved_percent),
             page_cache: Arc::default(),
             forgets: Forgets::default(),
-            kernel: Kernel::new(fs),
+            kernel: Kernel::new(fs)?,
             beside: settings.direct.then(Arc::<Noted>::default),
             opens: settings.maps_for_stores.then(Opens::default),
             flushes_mapped: settings.maps_for_stores && fs.drive().domain().needs_flush(),
@@ -203,7 +207,7 @@ impl Door {
         } else if is_written {
             VALID_WHILE_WRITTEN
         } else {
-            VALID
+            self.private.valid(attributes.mode, VALID)
         }
     }
 

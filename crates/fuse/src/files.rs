@@ -131,11 +131,11 @@ impl Door {
         }
     }
 
-    /// Strict mode needs no OPEN, unless programs may map files for stores ([FOP1] of `opens.rs`): after ENOSYS the kernel opens and closes files by
-    /// itself and keeps the page cache.
+    /// Strict mode needs no OPEN, unless programs may map files for stores ([FOP1] of `opens.rs`) or not everybody may open ([PRI1] of `private.rs`): after
+    /// ENOSYS the kernel opens and closes files by itself and keeps the page cache.
     pub(crate) fn open(&self, request: &Request<'_>, flags: u32, reply: Reply<'_>) {
         match self.mode {
-            Mode::Strict if self.opens.is_none() => reply.error(Errno::ENOSYS),
+            Mode::Strict if self.opens.is_none() && !self.private.checks_opens() => reply.error(Errno::ENOSYS),
             _ => reply.open(self.opened(inode(request.node), request.pid, flags)),
         }
     }

@@ -1,6 +1,7 @@
 //! Notifications to the kernel. Failures are only logged: an inode that the kernel has forgotten has nothing to drop, and after the end of
 //! the mount there is no receiver.
 
+use std::io;
 use std::ops::Range;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
@@ -26,8 +27,8 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    pub(crate) fn new(fs: &Arc<FileSystem>) -> Self {
-        Self { fs: Arc::clone(fs), notifier: OnceLock::new(), overtaken: Arc::default(), dropping: Arc::default() }
+    pub(crate) fn new(fs: &Arc<FileSystem>) -> io::Result<Self> {
+        Ok(Self { fs: Arc::clone(fs), notifier: OnceLock::new(), overtaken: Arc::default(), dropping: Arc::new(AtOnce::start()?) })
     }
 
     pub(crate) fn connect(&self, notifier: Notifier) {
@@ -60,10 +61,9 @@ impl Kernel {
     /// Drops pages that may have older bytes than a WRITE which is not answered yet ([OT3]), and waits for that as long as it may ([OT4]).
     pub(crate) fn drop_read_again(&self, file: InodeNumber, again: &ReadAgain) {
         let (kernel, parts) = (self.clone(), again.parts().to_vec());
-        match self.dropping.run(move || parts.into_iter().for_each(|part| kernel.drop_pages(file, part))) {
-            Ok(()) if again.wait_until_dropped() => {}
-            Ok(()) => tracing::debug!(inode = file.get(), "a page is locked for its WRITE, or the kernel is slow to drop it"),
-            Err(error) => tracing::warn!(inode = file.get(), "cached pages may be older than the file, as no thread drops them: {error}"),
+        let is_run = self.dropping.run(move || parts.into_iter().for_each(|part| kernel.drop_pages(file, part)));
+        if is_run && !again.wait_until_dropped() {
+            tracing::debug!(inode = file.get(), "a page is locked for its WRITE, or the kernel is slow to drop it");
         }
     }
 
@@ -71,11 +71,11 @@ impl Kernel {
     /// [`BEFORE_WAITS_MAX`] at most.
     pub(crate) fn drop_unlocked_pages(&self, file: InodeNumber, bytes: Range<u64>) {
         let (kernel, (dropped, is_dropped)) = (self.clone(), channel());
-        let run = self.dropping.run(move || {
+        let is_run = self.dropping.run(move || {
             kernel.drop_pages(file, bytes);
             let _left = dropped.send(());
         });
-        if run.is_err() || is_dropped.recv_timeout(BEFORE_WAITS_MAX).is_err() {
+        if is_run && is_dropped.recv_timeout(BEFORE_WAITS_MAX).is_err() {
             tracing::debug!(inode = file.get(), "pages of a write that went elsewhere are dropped behind it");
         }
     }

@@ -55,6 +55,20 @@ pub fn mounted() -> io::Result<Vec<Mounted>> {
     Ok(fs::read("/proc/self/mountinfo")?.split(|byte| *byte == b'\n').filter_map(parse).collect())
 }
 
+/// The device number of what is mounted at an absolute path, whatever it is; the topmost, if there are several.
+pub(crate) fn device_at(mountpoint: &Path) -> io::Result<Option<String>> {
+    Ok(topmost(&fs::read("/proc/self/mountinfo")?, mountpoint))
+}
+
+fn topmost(list: &[u8], mountpoint: &Path) -> Option<String> {
+    let at = |line: &[u8]| {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let device_number = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
+        (Path::new(&unescape(fields.nth(1)?)) == mountpoint).then_some(device_number)
+    };
+    list.rsplit(|byte| *byte == b'\n').find_map(at)
+}
+
 /// The absolute path of a mountpoint. If the mountpoint itself cannot be resolved, since its daemon died, only its parent directory is.
 pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     match path.canonicalize() {
@@ -123,6 +137,13 @@ mod tests {
         assert_eq!(parse(line), Some(expected));
         assert_eq!(parse(b"74 29 0:52 / /mnt rw - ext4 /dev/sda rw"), None);
         assert_eq!(parse(b""), None);
+    }
+
+    #[test]
+    fn what_is_mounted_at_a_path_is_the_topmost_of_any_kind() {
+        let list = b"74 29 0:52 / /mnt/a\\040b rw - fuse.tandemfs x rw\n75 29 0:53 / /mnt/a\\040b rw - tmpfs x rw\n76 29 0:54 / /mnt rw - ext4 x rw\n";
+        assert_eq!(topmost(list, Path::new("/mnt/a b")), Some("0:53".into()));
+        assert_eq!((topmost(list, Path::new("/mnt")), topmost(list, Path::new("/"))), (Some("0:54".into()), None));
     }
 
     #[test]

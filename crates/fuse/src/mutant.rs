@@ -38,6 +38,24 @@ pub(crate) enum Mutant {
     AllReleasesCounted,
     /// [TN1]: a name is dropped though somebody has it again.
     NamesDroppedAnew,
+    /// [AO1]: no idle thread is kept.
+    NoThreadKept,
+    /// [AO2]: nobody waits for jobs at the end of the session.
+    JobsOutliveTheEnd,
+    /// [PRI1]: files and directories are opened without the daemon.
+    OpensUnchecked,
+    /// [PRI2]: the kernel checks the way to a file by what it knows.
+    WaysUnchecked,
+    /// [SGN1]: a signal unmounts whatever is at the place of the mount.
+    ForeignMountUnmounted,
+    /// [SGN2]: a mount that somebody else has detached is never cut off.
+    DetachedByOthersForgotten,
+    /// [SGN3]: the connection of a device number is aborted, whosever it is.
+    AbortedUnasked,
+    /// [SGN3]: it is asked whether the connection stands before its file is opened.
+    AskedBeforeOpening,
+    /// [RV5]: limits of quota refuse what was acknowledged.
+    WriteBackBound,
     /// [OT1]: READs are not recorded.
     ReadsUnrecorded,
     /// [OT1]: the end of a drop ends the records of READs that began during it.

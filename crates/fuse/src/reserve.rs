@@ -3,18 +3,26 @@
 //!
 //! [RV4] Data that the write-back cache accepted before the limit was reached comes without its writer's identity and is not refused. Near
 //!       the limit files are opened without that cache (RULES R20), so that `write` itself gets the error. So are files that limits concern.
+//! [RV5] What the kernel writes back from its cache is bound by no limit of quota, whoever stored it: those bytes were acknowledged, and a refusal would
+//!       drop them. It is known by the mark of the WRITE, not by its caller, of whom an id-mapped connection says nothing ([DO6] of `door.rs`).
 
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::Result;
-use tandemfs_wire::Request;
+use tandemfs_wire::{Operation, Request};
 
 use crate::caller::Caller;
 use crate::door::Door;
+use crate::mutant::{self, Mutant};
+
+/// Whether a request is what somebody asks for now, and not the write-back of what was acknowledged before ([RV5]).
+fn is_asked_for(operation: &Operation<'_>) -> bool {
+    !matches!(operation, Operation::Write(write) if write.from_cache) || mutant::on(Mutant::WriteBackBound)
+}
 
 impl Door {
-    /// Serves a request of a caller who is bound by limits of quota. Root is not, nor is the kernel, which writes its cache back as root.
+    /// Serves a request of a caller who is bound by limits of quota. Root is not, nor is write-back ([RV5]).
     pub(crate) fn bound_by_quota<T>(&self, request: &Request<'_>, serve: impl FnOnce() -> T) -> T {
-        match Caller::of(request).number() {
+        match Caller::of(request).number().filter(|_| is_asked_for(&request.operation)) {
             Some(number) => self.fs.bound_by_quota(number, |number| Caller::numbered(number).may_use_reserve(), serve),
             None => serve(),
         }
@@ -36,5 +44,25 @@ impl Door {
             Some(full) if !caller.may_use_reserve() => Err(full),
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandemfs_wire::Write;
+
+    use super::*;
+    use crate::mutant::is_caught;
+
+    fn write_back_is_bound_by_no_limit() {
+        let write = |from_cache| {
+            Operation::Write(Write { handle: 0, offset: 0, data: &[], flags: 0, from_cache, kill_suidgid: false, lock_owner: None })
+        };
+        assert!(is_asked_for(&write(false)) && is_asked_for(&Operation::Statfs) && !is_asked_for(&write(true)));
+    }
+
+    #[test]
+    fn limits_and_their_bug() {
+        is_caught(Mutant::WriteBackBound, write_back_is_bound_by_no_limit);
     }
 }

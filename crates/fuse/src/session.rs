@@ -6,12 +6,11 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::{Handle, Signals};
+use signal_hook::iterator::Signals;
 use tandemfs_fs::FileSystem;
 use tandemfs_trace::Recorder;
 use tandemfs_vfs::Caches;
@@ -19,12 +18,13 @@ use tandemfs_wire::Session;
 
 use crate::control::{Answer, Listener, Request, Server};
 use crate::door::Door;
-use crate::mounting::{self, MountError, Unmount};
+use crate::mounting::{self, MountError};
 use crate::mounts::{self, Mounted};
 use crate::negotiation::request_bytes_max;
 use crate::operations::Operations;
 use crate::report;
 use crate::settings::{MountSettings, SettingsInUse};
+use crate::signals::SignalWatch;
 use crate::{compacting, quota, scrubbing, traced, trimming};
 
 /// Read-ahead of the mount if this process may set it (root): the largest READ by default. The kernel's default is 128 KiB.
@@ -34,7 +34,7 @@ const READ_AHEAD_KIB: u32 = 1024;
 /// SIGHUP to this process. The caller then ends the file system (`FileSystem::unmount`), also if this returns an error.
 ///
 /// A signal while files are open detaches the mount from the tree; requests are served until the last file is closed. A second signal
-/// aborts the connection.
+/// aborts the connection, and so does one when somebody else has detached the mount and a signal has come before (`signals.rs`).
 pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, ready: impl FnOnce()) -> Result<(), MountError> {
     serve_beside(fs, mountpoint, (settings, None), ready, |_| None::<()>)
 }
@@ -80,7 +80,8 @@ pub fn serve_beside<T>(
     if let (Some(mounted), Some(watches)) = (&mounted, &door.watches) {
         watches.of_device(&mounted.device_number);
     }
-    let watch = SignalWatch::start(signals, mountpoint.clone(), mounted.clone()).map_err(failed)?;
+    let kernel = door.kernel.clone();
+    let watch = SignalWatch::start(signals, guard.place(), mounted.clone(), move || kernel.is_connected()).map_err(failed)?;
     let serving = std::thread::Builder::new().name("session".into()).spawn(move || session.run()).map_err(failed)?;
     if !settings.read_only
         && let Err(error) = fs.start_background()
@@ -100,13 +101,13 @@ pub fn serve_beside<T>(
     ready();
 
     let result = serving.join().unwrap_or_else(|_| Err(io::Error::other("a serving thread panicked")));
+    watch.stop(); // [SGN4]
     if result.is_ok() {
         // Served to the end: a mount at this path now belongs to another process.
         guard.disarm();
     }
     drop(beside);
     drop(control);
-    watch.stop();
     tracing::info!(mountpoint = %mountpoint.display(), "unmounted");
     result.map_err(failed)
 }
@@ -139,6 +140,11 @@ impl Answering {
     pub fn run(self) -> io::Result<()> {
         let Self { session, door } = self;
         let result = session.run();
+        // Where the connection may stand, with nobody to serve it, its jobs might wait for ever.
+        match &result {
+            Ok(()) => door.kernel.dropping.stop(), // [AO2]
+            Err(_) => door.kernel.dropping.close(),
+        }
         door.space.stop();
         door.pages.stop();
         door.names.stop();
@@ -299,60 +305,5 @@ fn read_ahead(mounted: &Mounted) {
     let path = format!("/sys/class/bdi/{}/read_ahead_kb", mounted.device_number);
     if let Err(error) = fs::write(&path, READ_AHEAD_KIB.to_string()) {
         tracing::debug!(path, %error, "read-ahead stays as it is");
-    }
-}
-
-/// The thread that unmounts on a signal. It must not be a serving thread, since unmounting waits for those.
-struct SignalWatch {
-    handle: Handle,
-    thread: JoinHandle<()>,
-}
-
-impl SignalWatch {
-    fn start(mut signals: Signals, mountpoint: PathBuf, mounted: Option<Mounted>) -> io::Result<Self> {
-        let handle = signals.handle();
-        let thread = std::thread::Builder::new().name("signals".into()).spawn(move || {
-            let mut detached = false;
-            for signal in signals.forever() {
-                tracing::info!(signal, "asked to end");
-                if detached {
-                    cut_off(mounted.as_ref());
-                } else {
-                    detached = end(&mountpoint);
-                }
-            }
-        })?;
-        Ok(Self { handle, thread })
-    }
-
-    fn stop(self) {
-        self.handle.close();
-        let _ = self.thread.join();
-    }
-}
-
-/// Unmounts. If the mount is in use, detaches it from the tree and returns `true`.
-fn end(mountpoint: &Path) -> bool {
-    match mounting::unmount(mountpoint, Unmount::Normal) {
-        Ok(()) => false,
-        Err(MountError::InUse { .. }) => {
-            tracing::warn!("files are open: serving them until they are closed; a second signal cuts them off");
-            if let Err(error) = mounting::unmount(mountpoint, Unmount::Lazy) {
-                tracing::warn!("{error}");
-            }
-            true
-        }
-        Err(error) => {
-            tracing::warn!("{error}");
-            false
-        }
-    }
-}
-
-/// Aborts the connection: calls in progress fail and the serving threads return. Acknowledged data is durable.
-fn cut_off(mounted: Option<&Mounted>) {
-    let Some((_, minor)) = mounted.and_then(|mounted| mounted.device_number.split_once(':')) else { return };
-    if let Err(error) = fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1") {
-        tracing::warn!(%error, "the connection cannot be cut off without /sys/fs/fuse/connections; waiting for the open files");
     }
 }

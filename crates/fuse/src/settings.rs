@@ -117,7 +117,6 @@ impl MountSettings {
     /// How requests are served, and for which users. Benchmarks use it too for the file system that they compare with. For mount options
     /// see `mounting.rs`.
     pub fn serving(&self) -> Options {
-        let only_root = self.allow_root && !self.allow_other;
         Options {
             device_threads: self.thread_count(),
             clone_device: self.thread_count() > CLONED_CHANNELS_ABOVE,
@@ -128,8 +127,13 @@ impl MountSettings {
                 requests_per_cpu_max: RING_THREADS_PER_CPU,
                 keep_callers: true,
             }),
-            only_root_and: only_root.then(|| rustix::process::geteuid().as_raw()),
+            only_root_and: self.is_private().then(|| rustix::process::geteuid().as_raw()),
         }
+    }
+
+    /// Whether only root and the user who mounts may enter. The daemon holds others off then, not the kernel.
+    pub(crate) fn is_private(&self) -> bool {
+        self.allow_root && !self.allow_other
     }
 
     /// The number of serving threads if all requests come over the device.

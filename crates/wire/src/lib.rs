@@ -89,7 +89,7 @@ mod time;
 
 pub use crew::will_wait;
 pub use errno::Errno;
-pub use mount::{MountError, MountGuard, MountOptions, Unmount, mount, unmount};
+pub use mount::{MountError, MountGuard, MountOptions, MountPlace, Unmount, mount, unmount};
 pub use negotiation::{Agreed, InitFlags, Wanted};
 pub use node::open_node;
 pub use notify::{Contents, Notifier, NotifyError, Retrieval, Retrieved};

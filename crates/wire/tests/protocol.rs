@@ -366,6 +366,9 @@ fn others_than_root_and_the_owner_are_refused() {
     for (uid, lookup) in [(0, 0), (1000, 0), (1001, libc::EACCES)] {
         assert_eq!(as_user(uid, opcode::LOOKUP, b"name\0"), lookup);
         assert_eq!(as_user(uid, opcode::READ, abi::ReadIn::default().as_bytes()), 0);
+        // Also what a `write` to an open file asks for first.
+        assert_eq!(as_user(uid, opcode::GETATTR, abi::GetattrIn { getattr_flags: 1, ..Default::default() }.as_bytes()), 0);
+        assert_eq!(as_user(uid, opcode::GETATTR, abi::GetattrIn::default().as_bytes()), lookup);
     }
     ends_well(kernel, thread);
 }

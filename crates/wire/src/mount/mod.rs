@@ -132,28 +132,51 @@ pub enum Unmount {
     Force,
 }
 
-/// Unmounts its mount when it is dropped. If that mount is gone already, another mount at the same path is not touched.
-#[derive(Debug)]
-pub struct MountGuard {
+/// Where a mount was made, and which one it is.
+#[derive(Debug, Clone)]
+pub struct MountPlace {
     path: PathBuf,
     /// The unique id of the mount; `None` if the kernel does not report one (before 6.8).
     id: Option<u64>,
+}
+
+impl MountPlace {
+    /// The mountpoint.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the mount is there, and no other one over it. Where the kernel tells no ids, always.
+    pub fn is_in_place(&self) -> bool {
+        self.id.is_none_or(|id| mount_id(&self.path) == Some(id))
+    }
+}
+
+/// Unmounts its mount when it is dropped. If that mount is gone already, another mount at the same path is not touched.
+#[derive(Debug)]
+pub struct MountGuard {
+    place: MountPlace,
     armed: bool,
 }
 
 impl MountGuard {
     /// The mountpoint.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.place.path
+    }
+
+    /// Where the mount is.
+    pub fn place(&self) -> MountPlace {
+        self.place.clone()
     }
 
     /// Unmounts. After an error the mount stays; it is unmounted lazily when the guard is dropped.
     pub fn unmount(&mut self, how: Unmount) -> Result<(), MountError> {
-        if !self.is_in_place() {
+        if !self.place.is_in_place() {
             self.armed = false;
-            return Err(MountError::NotMounted { path: self.path.clone() });
+            return Err(MountError::NotMounted { path: self.place.path.clone() });
         }
-        unmount(&self.path, how)?;
+        unmount(&self.place.path, how)?;
         self.armed = false;
         Ok(())
     }
@@ -162,17 +185,13 @@ impl MountGuard {
     pub fn disarm(mut self) {
         self.armed = false;
     }
-
-    fn is_in_place(&self) -> bool {
-        self.id.is_none_or(|id| mount_id(&self.path) == Some(id))
-    }
 }
 
 impl Drop for MountGuard {
     fn drop(&mut self) {
         if self.armed
-            && self.is_in_place()
-            && let Err(error) = unmount(&self.path, Unmount::Lazy)
+            && self.place.is_in_place()
+            && let Err(error) = unmount(&self.place.path, Unmount::Lazy)
         {
             tracing::warn!("{error}");
         }
@@ -187,11 +206,11 @@ pub fn mount(path: impl AsRef<Path>, options: &MountOptions) -> Result<(OwnedFd,
     let absolute = path.canonicalize().map_err(of_path)?;
     if rustix::process::geteuid().is_root() {
         let (device, id) = root::mount(&absolute, options)?;
-        return Ok((device, MountGuard { path: absolute, id, armed: true }));
+        return Ok((device, MountGuard { place: MountPlace { path: absolute, id }, armed: true }));
     }
     let device = helper::mount(&absolute, options)?;
     let id = mount_id(&absolute);
-    Ok((device, MountGuard { path: absolute, id, armed: true }))
+    Ok((device, MountGuard { place: MountPlace { path: absolute, id }, armed: true }))
 }
 
 /// Unmounts a path: by umount(2), or for an ordinary user by fusermount3.

@@ -259,7 +259,9 @@ impl Operation<'_> {
     pub fn is_by_open_file(&self) -> bool {
         matches!(
             self,
-            Self::Read { .. }
+            // With a handle before a `write` and a `read` at the end, which look at the size first.
+            Self::Getattr { handle: Some(_) }
+                | Self::Read { .. }
                 | Self::Write(_)
                 | Self::Readdir { .. }
                 | Self::Readdirplus { .. }
