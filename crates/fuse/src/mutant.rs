@@ -48,6 +48,12 @@ pub(crate) enum Mutant {
     AbortedUnasked,
     /// [SGN3]: it is asked whether the connection stands before its file is opened.
     AskedBeforeOpening,
+    /// [CTL1]: sockets are believed wherever they are.
+    AnySocketBelieved,
+    /// [CTL2]: a caller that says nothing is heard beyond the end of the mount.
+    CallersHoldTheEnd,
+    /// [CTL3]: a caller that cannot be accepted is tried at once again.
+    AcceptsWithoutRest,
     /// [RV5]: limits of quota refuse what was acknowledged.
     WriteBackBound,
     /// [OT1]: READs are not recorded.
