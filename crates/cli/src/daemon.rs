@@ -19,6 +19,7 @@ use crate::claim;
 use crate::device::{self, Opening};
 use crate::direct;
 use crate::failure::Failure;
+use crate::inherited;
 use crate::logging;
 use crate::metrics_server::{Place, Server, Taken};
 use crate::mount::{self, READY};
@@ -71,6 +72,7 @@ const LOADERS_STOP_WITHIN: Duration = Duration::from_millis(50);
 /// Mounts, calls `ready` when the mount answers, and returns after the unmount, when everything is on the device.
 pub fn serve(arguments: &MountArguments, options: &Options, level: logging::Level, ready: impl FnOnce()) -> Result<(), Failure> {
     abort_on_panic();
+    inherited::raise_descriptors();
     tandemfs_fuse::check_mountpoint(&arguments.mountpoint).map_err(Failure::because)?;
     let read_only = options.file_system.read_only;
     let opening = Opening { read_only, timing: options.timing, domain: options.domain, formats: false };

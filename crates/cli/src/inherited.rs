@@ -1,4 +1,5 @@
-//! What this process was started with and a program that it runs is to have as well: ignored signals, and how many filters its system calls go through.
+//! What this process was started with and a program that it runs is to have as well: ignored signals, the limit of open descriptors, and how many filters its
+//! system calls go through.
 //!
 //! Rust ignores SIGPIPE before `main`, so what was inherited is read before that, and given to a program again behind what the standard library sets.
 
@@ -7,7 +8,10 @@
 use std::ffi::c_int;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 static IGNORES_BROKEN_PIPES: AtomicBool = AtomicBool::new(false);
 
@@ -34,6 +38,27 @@ pub fn keep_broken_pipes(command: &mut Command) {
         };
         // SAFETY: it makes that call alone.
         unsafe { command.pre_exec(ignore) };
+    }
+}
+
+/// The limit of open descriptors that this process was started with.
+static DESCRIPTORS: OnceLock<Rlimit> = OnceLock::new();
+
+/// As many descriptors as the system lets this process have: a daemon has one or more for each of its clients.
+pub fn raise_descriptors() {
+    let given = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: given.maximum, maximum: given.maximum };
+    if given.current != given.maximum && setrlimit(Resource::Nofile, raised).is_ok() {
+        let _known_already = DESCRIPTORS.set(given);
+    }
+}
+
+/// The program has the limit that this process was started with: some take a higher one for what they may clear, or call select(2).
+pub fn keep_descriptors(command: &mut Command) {
+    if let Some(given) = DESCRIPTORS.get() {
+        let give_back = || Ok(setrlimit(Resource::Nofile, given.clone())?);
+        // SAFETY: it makes a system call alone, which a forked child may make.
+        unsafe { command.pre_exec(give_back) };
     }
 }
 

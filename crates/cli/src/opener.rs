@@ -28,6 +28,8 @@ use tandemfs_direct::{MountIdentity, Opener, Wanted};
 use tandemfs_format::InodeNumber;
 use tandemfs_fuse::mounts;
 
+use crate::inherited;
+
 /// The name by which this program is that process.
 pub const NAME: &str = "tandemfs-opener";
 
@@ -98,6 +100,7 @@ impl Desk {
         let mut command = Command::new("/proc/self/exe");
         command.arg0(NAME).arg(&self.mountpoint).args([self.device.0.to_string(), self.device.1.to_string()]);
         command.current_dir("/").env_clear().stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
+        inherited::keep_descriptors(&mut command);
         Ok(Helper { socket: ours, process: command.spawn()? })
     }
 }

@@ -94,6 +94,24 @@ fn a_mount_in_use_is_not_unmounted_but_ends_after_a_signal_when_it_is_left() {
     place.check();
 }
 
+/// A daemon has a descriptor or more for each client, whatever limit it was started with.
+#[test]
+fn a_daemon_may_have_as_many_descriptors_as_the_system_lets_it() {
+    let place = Place::formatted();
+    let script = "ulimit -Sn 256 && exec \"$0\" mount \"$1\" \"$2\" -o \"log=$3\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_tandemfs"), &place.image(), &place.mountpoint(), &place.path("log")]);
+    let _kept = support::parameters::kept();
+    let output = run(&mut command);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let info: serde_json::Value = serde_json::from_str(&succeeds(&["info", &place.mountpoint(), "--json"])).expect("JSON");
+    let limits = fs::read_to_string(format!("/proc/{}/limits", info["process_id"])).expect("a process");
+    let descriptors = limits.lines().find_map(|line| line.strip_prefix("Max open files")).expect("a limit");
+    let words: Vec<_> = descriptors.split_whitespace().collect();
+    assert!(words[0] == words[1] && words[0] != "256", "{words:?}");
+    umount(&place.mountpoint());
+}
+
 /// Sends a signal to a detached mount, which cuts off its open file, where the kernel's control of connections is mounted ([SGN2] of `signals.rs`).
 /// Otherwise the daemon says so and ends with the file.
 fn cut_off(mount: &support::Mount, file: File, log: &str) {

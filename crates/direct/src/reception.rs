@@ -38,6 +38,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long a newcomer may take to say hello, and how many may be silent at a time ([D1]).
 const HELLO_WITHIN: Duration = Duration::from_secs(1);
 const SILENT_MAX: usize = 64;
+/// How long the thread rests where a client cannot be accepted.
+const REST: Duration = Duration::from_millis(100);
 const BACKLOG: i32 = 64;
 
 /// A connection that has said nothing yet.
@@ -145,8 +147,16 @@ impl Reception {
     }
 
     fn accept(&mut self) {
-        // A caller that is gone already is no error.
-        let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else { return };
+        let socket = match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) => socket,
+            // A caller that is gone already is no error. Where no descriptor is left the caller stays in the queue, and the socket readable.
+            Err(error) => {
+                tracing::debug!(%error, "no client of the direct door can be accepted");
+                let time = Timespec { tv_sec: 0, tv_nsec: REST.as_nanos() as i64 };
+                let _woken = poll(&mut [PollFd::new(&self.stopped, PollFlags::IN)], Some(&time));
+                return;
+            }
+        };
         if self.newcomers.len() >= SILENT_MAX {
             self.newcomers.remove(0);
         }

@@ -2,6 +2,10 @@
 //! Request and answer are one line of JSON each. A scrub, a trim or a compaction runs in a thread of its own and answers with
 //! progress lines and a result line; what can take long without progress (quota, settings) has a thread too. The socket's name has the mount's device number, so it is found without touching a mount that may hang. It also has the daemon's process id:
 //! the kernel may reuse a device number while the previous mount's daemon is still ending.
+//!
+//! [CTL1] Only sockets in a directory that belongs to who mounted, and that nobody else may enter, are believed: anybody may make a directory in /tmp.
+//! [CTL2] A caller has one time for all of its request, and is left when the mount ends, since one thread hears all callers.
+//! [CTL3] Where no descriptor is left for a caller, the thread rests before it tries again: the caller stays in the queue, and the socket readable.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Write};
@@ -18,9 +22,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::mounts::Mounted;
+use crate::mutant::{self, Mutant};
 
 /// How long each side waits for the other's line.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// How long the thread rests where a caller cannot be accepted ([CTL3]).
+const REST: Duration = Duration::from_millis(100);
 /// How long sending a progress line may take.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(1);
 const REQUEST_BYTES_MAX: u64 = 4096;
@@ -211,6 +218,27 @@ impl io::Read for Until {
     }
 }
 
+/// The same, and no longer than the mount stands.
+struct UntilStopped<'s> {
+    stream: Until,
+    stopped: Option<&'s PipeReader>,
+}
+
+impl io::Read for UntilStopped<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Some(stopped) = self.stopped {
+            let left = self.stream.end.saturating_duration_since(Instant::now());
+            let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            let mut waiting = [PollFd::new(&self.stream.stream, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
+            rustix::io::retry_on_intr(|| rustix::event::poll(&mut waiting, Some(&time)))?;
+            if !waiting[1].revents().is_empty() && !mutant::on(Mutant::CallersHoldTheEnd) {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+        }
+        self.stream.read(buffer)
+    }
+}
+
 /// Asks for a scrub, hands each line of progress to `progress` and returns the result.
 pub fn scrub(mount: &Mounted, limit: Option<u64>, progress: &mut dyn FnMut(&Value)) -> io::Result<Value> {
     long_job(mount, Request::Scrub { limit }, progress)
@@ -290,7 +318,7 @@ fn long_job(mount: &Mounted, request: Request, progress: &mut dyn FnMut(&Value))
 
 /// The daemon of a mount, whether it answers or not; `None` if it is gone. A process with its number can be another one by now.
 pub fn process_id(mount: &Mounted) -> Option<i32> {
-    let directories = directories(mount.user);
+    let directories = private_directories(mount.user);
     let newest = newest(&directories, &mount.device_number).next()?;
     let name = newest.file_name()?.to_str()?;
     name.strip_suffix(".socket")?.rsplit_once('.')?.1.parse().ok()
@@ -322,7 +350,7 @@ fn read_answer(lines: &mut impl BufRead) -> io::Result<Value> {
 /// Connects to the newest socket of the mount's device number. If its daemon died, an older socket is that of another mount's daemon, which
 /// is still ending.
 fn connect(mount: &Mounted) -> io::Result<UnixStream> {
-    connect_below(&directories(mount.user), &mount.device_number)
+    connect_below(&private_directories(mount.user), &mount.device_number)
 }
 
 fn connect_below(directories: &[PathBuf], device_number: &str) -> io::Result<UnixStream> {
@@ -354,6 +382,18 @@ fn sockets(directory: &Path, device_number: &str) -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).collect()
 }
 
+/// Those of a user's directories that are private ([CTL1]).
+fn private_directories(user: u32) -> Vec<PathBuf> {
+    let mut all = directories(user);
+    all.retain(|directory| mutant::on(Mutant::AnySocketBelieved) || is_private(directory, user));
+    all
+}
+
+/// Whether an entry is a directory that this user alone may enter.
+fn is_private(directory: &Path, user: u32) -> bool {
+    fs::symlink_metadata(directory).is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == user && metadata.mode() & 0o077 == 0)
+}
+
 /// The directories in which a user's daemons may have sockets, in order of preference. A daemon uses the first that it can create.
 fn directories(user: u32) -> Vec<PathBuf> {
     if user == 0 {
@@ -375,8 +415,7 @@ fn private_directory(directory: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    let metadata = fs::symlink_metadata(directory)?;
-    if !metadata.is_dir() || metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o077 != 0 {
+    if !is_private(directory, rustix::process::geteuid().as_raw()) {
         return Err(io::Error::other(format!("{} is not a private directory of this user", directory.display())));
     }
     Ok(())
@@ -443,7 +482,8 @@ fn serve(listener: &UnixListener, stopped: &PipeReader, answer: &Arc<dyn Answer>
             // A caller that disconnects is no error of the daemon.
             Ok(_) => {
                 jobs.retain(|job| !job.is_finished());
-                jobs.extend(listener.accept().and_then(|(stream, _)| take(stream, answer, &stop)).ok().flatten());
+                let accepted = accept_or_rest(stopped, || listener.accept().map(|(stream, _)| stream));
+                jobs.extend(accepted.and_then(|stream| take(stream, stopped, answer, &stop).ok().flatten()));
             }
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => {
@@ -458,9 +498,23 @@ fn serve(listener: &UnixListener, stopped: &PipeReader, answer: &Arc<dyn Answer>
     }
 }
 
+/// Accepts a caller. Where that fails it rests a moment, or until the mount ends ([CTL3]).
+fn accept_or_rest(stopped: &PipeReader, accept: impl FnOnce() -> io::Result<UnixStream>) -> Option<UnixStream> {
+    let error = match accept() {
+        Ok(stream) => return Some(stream),
+        Err(error) => error,
+    };
+    tracing::debug!(%error, "no caller of the control socket can be accepted");
+    if !mutant::on(Mutant::AcceptsWithoutRest) {
+        let time = Timespec { tv_sec: 0, tv_nsec: REST.as_nanos() as i64 };
+        let _woken = rustix::event::poll(&mut [PollFd::new(stopped, PollFlags::IN)], Some(&time));
+    }
+    None
+}
+
 /// Answers a caller. A long job gets a thread, so that other callers are answered meanwhile.
-fn take(stream: UnixStream, answer: &Arc<dyn Answer>, stop: &Arc<AtomicBool>) -> io::Result<Option<JoinHandle<()>>> {
-    let request = match read_request(&stream)? {
+fn take(stream: UnixStream, stopped: &PipeReader, answer: &Arc<dyn Answer>, stop: &Arc<AtomicBool>) -> io::Result<Option<JoinHandle<()>>> {
+    let request = match read_request(&stream, Some(stopped), ANSWER_WITHIN)? {
         Ok(request) if request.is_long() => request,
         request => return reply(&stream, &request.map_or_else(|refused| refused, |request| answer.answer(request))).map(|()| None),
     };
@@ -477,16 +531,19 @@ fn take(stream: UnixStream, answer: &Arc<dyn Answer>, stop: &Arc<AtomicBool>) ->
 
 /// Reads one line from a caller and answers it with one line.
 pub fn converse(stream: UnixStream, answer: &dyn Fn(Request) -> Value) -> io::Result<()> {
-    let request = read_request(&stream)?;
+    let request = read_request(&stream, None, ANSWER_WITHIN)?;
     reply(&stream, &request.map_or_else(|refused| refused, answer))
 }
 
-/// A caller's request, or the error line to send back.
-fn read_request(stream: &UnixStream) -> io::Result<Result<Request, Value>> {
-    stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+/// A caller's request, or the error line to send back ([CTL2]).
+///
+/// # Errors
+/// It has not come in time, or the mount ends.
+fn read_request(stream: &UnixStream, stopped: Option<&PipeReader>, within: Duration) -> io::Result<Result<Request, Value>> {
     stream.set_write_timeout(Some(ANSWER_WITHIN))?;
     let mut line = String::new();
-    BufReader::new(io::Read::take(stream, REQUEST_BYTES_MAX)).read_line(&mut line)?;
+    let said = UntilStopped { stream: Until { stream: stream.try_clone()?, end: Instant::now() + within }, stopped };
+    BufReader::new(io::Read::take(said, REQUEST_BYTES_MAX)).read_line(&mut line)?;
     Ok(serde_json::from_str(&line).map_err(|error| json!({ "error": format!("{NOT_A_REQUEST}: {error}") })))
 }
 
@@ -497,6 +554,7 @@ fn reply(mut stream: &UnixStream, line: &Value) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mutant::is_caught;
 
     /// Answers with the request that it got; a long job runs until the server stops or the caller leaves.
     struct Echo;
@@ -625,6 +683,64 @@ mod tests {
         let (stream, mut other) = UnixStream::pair().expect("connected");
         other.write_all(b"{}\n").expect("sent");
         assert_eq!(read_answer(&mut BufReader::new(Until { stream, end: Instant::now() + ANSWER_WITHIN })).expect("there"), json!({}));
+    }
+
+    /// [CTL2]
+    fn a_silent_caller_is_left_when_the_mount_ends() {
+        let (stopped, stop) = io::pipe().expect("a pipe");
+        let (stream, mut caller) = UnixStream::pair().expect("connected");
+        caller.write_all(b"{").expect("sent");
+        drop(stop);
+        let error = read_request(&stream, Some(&stopped), Duration::from_millis(200)).expect_err("left");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+    }
+
+    /// [CTL2]
+    #[test]
+    fn regression_a_caller_that_sent_a_byte_now_and_then_held_the_control_thread() {
+        let (stopped, _stop) = io::pipe().expect("a pipe");
+        let (stream, mut caller) = UnixStream::pair().expect("connected");
+        let sender = std::thread::spawn(move || {
+            while caller.write_all(b" ").is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        // It would go on until it has sent all that a request may have, and then be no request.
+        let error = read_request(&stream, Some(&stopped), Duration::from_millis(200)).expect_err("too late");
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        drop(stream);
+        sender.join().expect("ended");
+    }
+
+    /// [CTL1]: a directory of this user in place of that of the user who mounted, and one that others may enter.
+    fn sockets_of_others_are_not_believed() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let own = rustix::process::geteuid().as_raw();
+        fs::set_permissions(directory.path(), Permissions::from_mode(0o700)).expect("changed");
+        assert!(is_private(directory.path(), own) && !is_private(directory.path(), own + 1));
+        fs::set_permissions(directory.path(), Permissions::from_mode(0o711)).expect("changed");
+        assert!(!is_private(directory.path(), own) && !is_private(&directory.path().join("absent"), own));
+        // Nobody has this id, and so no directory: none is left to look into.
+        assert_eq!(private_directories(u32::MAX - 1), [PathBuf::new(); 0]);
+    }
+
+    /// [CTL3]
+    fn who_cannot_be_accepted_is_not_asked_for_all_the_time() {
+        let (stopped, _stop) = io::pipe().expect("a pipe");
+        for _ in 0..5 {
+            let begun = Instant::now();
+            assert!(accept_or_rest(&stopped, || Err(rustix::io::Errno::MFILE.into())).is_none());
+            assert!(begun.elapsed() >= REST / 2, "{:?}", begun.elapsed());
+        }
+        let (stream, _other) = UnixStream::pair().expect("connected");
+        assert!(accept_or_rest(&stopped, || Ok(stream)).is_some());
+    }
+
+    #[test]
+    fn callers_and_their_bugs() {
+        is_caught(Mutant::AcceptsWithoutRest, who_cannot_be_accepted_is_not_asked_for_all_the_time);
+        is_caught(Mutant::AnySocketBelieved, sockets_of_others_are_not_believed);
+        is_caught(Mutant::CallersHoldTheEnd, a_silent_caller_is_left_when_the_mount_ends);
     }
 
     #[test]

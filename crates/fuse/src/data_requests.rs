@@ -160,7 +160,11 @@ impl Door {
             let data = data.to_vec();
             move |door: &Self| door.put(&write, &data, door.begin(&write))
         };
-        self.or_with_returned_space(first, again, reply, move |door, result, reply| door.wrote(&write, result, reply));
+        let finish = move |door: &Arc<Self>, result, reply: Reply<'_>| door.wrote(&write, result, reply);
+        match write.way {
+            Way::FromCache => self.or_with_returned_space_in_any_case(first, again, reply, finish),
+            Way::Direct | Way::Through => self.or_with_returned_space(first, again, reply, finish),
+        }
     }
 
     /// Begins a direct WRITE ([PC3]).

@@ -7,14 +7,18 @@
 //! [LT3] A request whose reply has to wait is parked, so that it blocks no thread. Over io_uring a parked request occupies an entry of the
 //!       kernel's queue. Some entries are reserved for the requests that it waits for ([UR6] of `wire/src/ring.rs`). If only those are
 //!       left, the request is not parked and continues without waiting.
-
+//! [LT6] Who waits for a job, and gives up before it has begun, is sure that it never runs; once it has begun it is waited for.
 //! [LT5] What answers a WRITE through the page cache, or a SETATTR, runs at once, in a thread of its own ([`AtOnce`](crate::at_once::AtOnce)): a drop before
 //!       it in a queue might wait for the page of that very WRITE, or for one of a WRITE that the kernel sends behind the SETATTR.
 
 use std::io;
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::mutant::{self, Mutant};
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -39,6 +43,24 @@ impl Later {
         }
     }
 
+    /// Appends a job to the queue and waits for it, unless it has not begun within this time ([LT6]) or the mount ends.
+    pub(crate) fn run_and_wait<T: Send + 'static>(&self, begins_within: Duration, job: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        let is_decided = Arc::new(AtomicBool::new(false));
+        let (sender, receiver) = channel();
+        let is_given_up = Arc::clone(&is_decided);
+        let always = mutant::on(Mutant::RunsThoughGivenUp);
+        self.push(move || {
+            if !is_given_up.swap(true, SeqCst) || always {
+                let _left = sender.send(job());
+            }
+        });
+        match receiver.recv_timeout(begins_within) {
+            Ok(result) => Some(result),
+            Err(RecvTimeoutError::Timeout) if is_decided.swap(true, SeqCst) => receiver.recv().ok(),
+            Err(_) => None,
+        }
+    }
+
     /// Accepts no more jobs and waits for those in the queue.
     pub(crate) fn stop(&self) {
         drop(self.jobs.lock().unwrap_or_else(PoisonError::into_inner).take());
@@ -50,9 +72,27 @@ impl Later {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
+    use crate::mutant::is_caught;
+
+    fn a_job_that_was_given_up_never_runs() {
+        let later = Later::start("test").expect("a thread");
+        assert_eq!(later.run_and_wait(Duration::from_secs(60), || 7), Some(7));
+        let (release, stuck) = channel::<()>();
+        later.push(move || assert!(stuck.recv().is_err()));
+        let has_run = Arc::new(AtomicBool::new(false));
+        let runs = Arc::clone(&has_run);
+        assert_eq!(later.run_and_wait(Duration::from_millis(1), move || runs.store(true, SeqCst)), None);
+        drop(release);
+        later.stop();
+        assert!(!has_run.load(SeqCst));
+        assert_eq!(later.run_and_wait(Duration::from_secs(60), || 7), None, "nothing runs after the end");
+    }
+
+    #[test]
+    fn waiting_and_its_bug() {
+        is_caught(Mutant::RunsThoughGivenUp, a_job_that_was_given_up_never_runs);
+    }
 
     #[test]
     fn jobs_run_in_their_order_and_all_before_the_end() {

@@ -54,6 +54,16 @@ pub(crate) enum Mutant {
     AbortedUnasked,
     /// [SGN3]: it is asked whether the connection stands before its file is opened.
     AskedBeforeOpening,
+    /// [CTL1]: sockets are believed wherever they are.
+    AnySocketBelieved,
+    /// [CTL2]: a caller that says nothing is heard beyond the end of the mount.
+    CallersHoldTheEnd,
+    /// [CTL3]: a caller that cannot be accepted is tried at once again.
+    AcceptsWithoutRest,
+    /// [RTS4]: a file that the kernel does not have is waited for by each operation.
+    AbsentAwaitedEachTime,
+    /// [LT6]: a job runs though who waited for it has gone on.
+    RunsThoughGivenUp,
     /// [RV5]: limits of quota refuse what was acknowledged.
     WriteBackBound,
     /// [OT1]: READs are not recorded.
