@@ -615,7 +615,7 @@ mod tests {
             ("{\"request\":\"stats\",\"reset\":true}", "reset: true"),
             ("{\"request\":\"info\"}", "Info"),
             ("{\"request\":\"format\"}", "not a request: unknown variant"),
-            ("{\"request\":\"info\",\"colour\":1}", "not a request: unknown field"),
+            ("{\"request\":\"stats\",\"colour\":1}", "not a request: unknown field"),
             ("", "not a request"),
         ] {
             let mut stream = UnixStream::connect(&path).expect("connects");
