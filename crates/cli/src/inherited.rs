@@ -56,7 +56,7 @@ pub fn raise_descriptors() {
 /// The program has the limit that this process was started with: some take a higher one for what they may clear, or call select(2).
 pub fn keep_descriptors(command: &mut Command) {
     if let Some(given) = DESCRIPTORS.get() {
-        let give_back = || Ok(setrlimit(Resource::Nofile, given.clone())?);
+        let give_back = || Ok(setrlimit(Resource::Nofile, *given)?);
         // SAFETY: it makes a system call alone, which a forked child may make.
         unsafe { command.pre_exec(give_back) };
     }

@@ -721,7 +721,7 @@ mod tests {
         fs::set_permissions(directory.path(), Permissions::from_mode(0o711)).expect("changed");
         assert!(!is_private(directory.path(), own) && !is_private(&directory.path().join("absent"), own));
         // Nobody has this id, and so no directory: none is left to look into.
-        assert_eq!(private_directories(u32::MAX - 1), [PathBuf::new(); 0]);
+        assert!(private_directories(u32::MAX - 1).is_empty());
     }
 
     /// [CTL3]

@@ -4,7 +4,8 @@
 //! request to `names.rs`, `listing.rs`, `files.rs` or `extended_attributes.rs`, or to `data_requests.rs` and `range_requests.rs` where the
 //! kernel's page cache and the file system must agree (`page_cache.rs`, `notes.rs`, `overtaken.rs`, `later.rs`, `at_once.rs`, `returning_space.rs`).
 //! `tandemfs-vfs` has what every way to the file system needs: the errno of each error, flags, the reserve.
-//! `session.rs` runs a mount, `mounting.rs` mounts, `mounts.rs` reads the kernel's mount list, `holders.rs` finds users of a mount.
+//! `session.rs` runs a mount, `signals.rs` ends it on a signal, `private.rs` says what keeps others out of one with `allow_root`, `mounting.rs` mounts,
+//! `mounts.rs` reads the kernel's mount list, `holders.rs` finds users of a mount.
 //! `control.rs`, `report.rs`, `scrubbing.rs` and `trimming.rs` answer `tandemfs stats`, `info`, `scrub` and `trim`.
 //!
 //! *Architecture invariant:* requests do not leave this crate, and this crate does not know how the file system stores
