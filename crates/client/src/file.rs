@@ -86,7 +86,14 @@ fn in_pieces(length: usize, mut piece: impl FnMut(usize) -> Result<(usize, usize
 
 impl File {
     /// Opened, with so many bytes.
-    pub(crate) fn new(connection: Arc<Connection>, handle: Handle, flags: i32, bytes: u64, ahead: Ahead, known: Option<KnownOpen>) -> Self {
+    pub(crate) fn new(
+        connection: Arc<Connection>,
+        handle: Handle,
+        flags: i32,
+        bytes: u64,
+        ahead: Ahead,
+        mut known: Option<Box<KnownOpen>>,
+    ) -> Self {
         let flags = OFlags::from_bits_retain(flags.cast_unsigned());
         let access = flags & OFlags::ACCMODE;
         let reads = access == OFlags::RDONLY || access == OFlags::RDWR;
@@ -97,13 +104,17 @@ impl File {
             Ahead::Whole(whole) => (None, Some(Arc::new(whole))),
         };
         let (tail, synced, listed) = (Tail::default(), RwLock::default(), Mutex::new(listed));
-        let known = known.map(|open| Box::new(KnownOpen { whole: whole.clone().or(open.whole), ..open }));
+        if let Some(open) = &mut known
+            && open.whole.is_none()
+        {
+            open.whole = whole.clone();
+        }
         let whole = whole.or_else(|| known.as_ref()?.whole.clone());
         Self { connection, handle, reads, appends, is_open, end, tail, synced, listed, whole, known: Mutex::new(known) }
     }
 
     /// Opened again, without a request.
-    pub(crate) fn again(connection: Arc<Connection>, handle: Handle, flags: i32, open: KnownOpen) -> Self {
+    pub(crate) fn again(connection: Arc<Connection>, handle: Handle, flags: i32, open: Box<KnownOpen>) -> Self {
         Self::new(connection, handle, flags, open.attributes.size_bytes, Ahead::Nothing, Some(open))
     }
 
@@ -530,7 +541,7 @@ impl File {
         match self.is_open.swap(false, Relaxed) {
             true => {
                 let handle = match self.known.lock().take() {
-                    Some(open) => self.connection.idle_files.keep(self.connection.ring(), self.handle, *open),
+                    Some(open) => self.connection.idle_files.keep(self.connection.ring(), self.handle, open),
                     None => Some(self.handle),
                 };
                 match handle {

@@ -64,7 +64,7 @@ pub(crate) struct KnownOpen {
 
 #[derive(Debug)]
 struct Idle {
-    open: KnownOpen,
+    open: Box<KnownOpen>,
     handle: Handle,
     place: usize,
 }
@@ -94,7 +94,7 @@ pub(crate) struct IdleFiles(Option<Mutex<Table>>);
 pub(crate) enum Found {
     Nothing,
     /// The file is the caller's.
-    Open(Handle, KnownOpen),
+    Open(Handle, Box<KnownOpen>),
     /// It has changed; the caller closes this.
     Stale(Handle),
 }
@@ -122,7 +122,7 @@ impl IdleFiles {
     }
 
     /// Keeps a file that its program has closed ([IDF2]). Returns a file to close: this one, or one that has made room.
-    pub(crate) fn keep(&self, ring: &Client, handle: Handle, open: KnownOpen) -> Option<Handle> {
+    pub(crate) fn keep(&self, ring: &Client, handle: Handle, open: Box<KnownOpen>) -> Option<Handle> {
         let Some(mut table) = self.0.as_ref().and_then(Mutex::try_lock) else { return Some(handle) };
         if table.files.contains_key(&open.opening) || !ring.is_still_so(&open.seen) {
             return Some(handle);

@@ -96,7 +96,7 @@ fn opened(tree: &(impl Tree + ?Sized), path: &[u8], flags: i32, mode: u32) -> Re
     }
     let handle = Handle::of(answer.value).ok_or(Errno::PROTO)?;
     let known = opening.zip(answer.attributes).filter(|_| is_open_known(&answer, seen));
-    let known = known.map(|(opening, attributes)| KnownOpen { opening, attributes, seen, whole: None });
+    let known = known.map(|(opening, attributes)| Box::new(KnownOpen { opening, attributes, seen, whole: None }));
     let bytes = answer.attributes.as_ref().map_or(0, |found| found.size_bytes);
     Ok((File::new(Arc::clone(connection), handle, flags, bytes, ahead, known), answer.attributes))
 }

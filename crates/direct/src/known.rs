@@ -27,10 +27,13 @@ use tandemfs_ring::{Seen, VersionWords};
 use crate::clients::Shared;
 use crate::mutant::{self, Mutant};
 
+/// A server, once it is there.
+pub(crate) type ServerToCome = Arc<OnceLock<Weak<Shared>>>;
+
 /// The words of the ring as what the file system raises, and the server whose clients keep answers, once it is there.
 pub(crate) struct Publishing {
     pub(crate) words: Arc<VersionWords>,
-    pub(crate) server: Arc<OnceLock<Weak<Shared>>>,
+    pub(crate) server: ServerToCome,
 }
 
 impl Versions for Publishing {

@@ -4,7 +4,7 @@ use std::io::{self, PipeWriter};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tandemfs_vfs::Vfs;
 
 use crate::clients::Shared;
 use crate::descriptors::Opener;
-use crate::known::Publishing;
+use crate::known::{Publishing, ServerToCome};
 use crate::polling::poll;
 use crate::pool::Pool;
 use crate::reception::Reception;
@@ -117,8 +117,8 @@ pub struct Server {
 }
 
 /// Publishes versions of the file system, for clients that answer by themselves ([KNW1]).
-fn published(vfs: &Vfs) -> io::Result<(Option<Arc<VersionWords>>, Arc<OnceLock<Weak<Shared>>>)> {
-    let (words, server) = (VersionWords::new().map_err(io::Error::other)?, Arc::default());
+fn published(vfs: &Vfs) -> io::Result<(Option<Arc<VersionWords>>, ServerToCome)> {
+    let (words, server) = (VersionWords::new().map_err(io::Error::other)?, ServerToCome::default());
     let is_first = vfs.file_system().publish(Box::new(Publishing { words: Arc::clone(&words), server: Arc::clone(&server) }));
     Ok((is_first.then_some(words), server))
 }

@@ -134,9 +134,10 @@ mod tests {
 
     #[test]
     fn what_came_first_survives_its_number() {
-        for first in [FirstListed { bytes: 1, are_all: false }, FirstListed { bytes: u32::MAX, are_all: true }] {
+        for (bytes, are_all, is_open_known) in [(1, false, false), (u32::MAX, true, false), (0, false, true), (7, true, true)] {
+            let first = FirstListed { bytes, are_all, is_open_known };
             assert_eq!(FirstListed::decode(first.encode()), Some(first));
         }
-        assert!([0, 1 << 32, 1 | 1 << 33, u64::MAX].iter().all(|number| FirstListed::decode(*number).is_none()));
+        assert!([0, 1 << 32, 1 | 1 << 34, u64::MAX].iter().all(|number| FirstListed::decode(*number).is_none()));
     }
 }
