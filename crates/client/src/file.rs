@@ -511,6 +511,7 @@ impl File {
     /// `EINVAL` for what is neither a regular file nor a directory; [`Error::Crossed`] where [`Mount::sends_descriptors`](crate::Mount::sends_descriptors) says no;
     /// what the mount refuses, as `ETXTBSY`.
     pub fn descriptor(&self) -> Result<OwnedFd> {
+        *self.known.lock() = None; // its end will be told by that descriptor ([IDF3] of `idle.rs`)
         self.connection.descriptor(self.handle)
     }
 
@@ -540,18 +541,12 @@ impl File {
     fn try_end(&self) -> Result<()> {
         match self.is_open.swap(false, Relaxed) {
             true => {
-                let handle = match self.known.lock().take() {
+                let [own, other] = match self.known.lock().take() {
                     Some(open) => self.connection.idle_files.keep(self.connection.ring(), self.handle, open),
-                    None => Some(self.handle),
+                    None => [Some(self.handle), None],
                 };
-                match handle {
-                    Some(handle) if handle == self.handle => self.connection.close(handle),
-                    Some(other) => {
-                        self.connection.close_for_good(other);
-                        Ok(())
-                    }
-                    None => Ok(()),
-                }
+                other.into_iter().for_each(|other| self.connection.close_for_good(other));
+                own.map_or(Ok(()), |own| self.connection.close(own))
             }
             false => Ok(()),
         }

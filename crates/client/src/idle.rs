@@ -5,7 +5,8 @@
 //!        with it, attributes and the bytes of a small file, is given again: it depends on the same words.
 //! [IDF2] A file becomes idle by the rules of the ring ([IDL1]–[IDL3]): its number is stored, then the words are compared. Where they have changed, it is closed.
 //!        Whoever finds that the daemon has taken a file back has nothing to close.
-//! [IDF3] Only one that was opened to be read alone, with none of the flags that make, empty, or need the kernel, and whose flags were not changed.
+//! [IDF3] Only one that was opened to be read alone, with none of the flags that make, empty, or need the kernel, whose flags were not changed, and that
+//!        has got no descriptor of the mount.
 //! [IDF4] Bounded: [`IDLE_PLACES`], eight for the files of inodes that share a place; who needs a place closes the one that was kept longest there. One for each path.
 //! [IDF5] Nobody waits for anybody here ([KN4]): who finds the table in use asks the daemon.
 
@@ -121,11 +122,11 @@ impl IdleFiles {
         }
     }
 
-    /// Keeps a file that its program has closed ([IDF2]). Returns a file to close: this one, or one that has made room.
-    pub(crate) fn keep(&self, ring: &Client, handle: Handle, open: Box<KnownOpen>) -> Option<Handle> {
-        let Some(mut table) = self.0.as_ref().and_then(Mutex::try_lock) else { return Some(handle) };
+    /// Keeps a file that its program has closed ([IDF2]). Returns files to close: this one, and one that has made room.
+    pub(crate) fn keep(&self, ring: &Client, handle: Handle, open: Box<KnownOpen>) -> [Option<Handle>; 2] {
+        let Some(mut table) = self.0.as_ref().and_then(Mutex::try_lock) else { return [Some(handle), None] };
         if table.files.contains_key(&open.opening) || !ring.is_still_so(&open.seen) {
-            return Some(handle);
+            return [Some(handle), None];
         }
         let places = idle_places(open.attributes.node);
         let (place, closed) = match places.clone().find(|place| ring.is_idle_free(*place)) {
@@ -133,7 +134,7 @@ impl IdleFiles {
             None => {
                 table.turn = (table.turn + 1) % WAYS;
                 let place = places.start + table.turn;
-                let Some(other) = table.at.get(&place).cloned().and_then(|other| table.remove(&other)) else { return Some(handle) };
+                let Some(other) = table.at.get(&place).cloned().and_then(|other| table.remove(&other)) else { return [Some(handle), None] };
                 (place, ring.take_idle(place, other.handle.get()).then_some(other.handle))
             }
         };
@@ -143,11 +144,11 @@ impl IdleFiles {
         }
         ring.set_idle(place, handle.get());
         if !ring.is_still_so(&open.seen) {
-            return if ring.take_idle(place, handle.get()) { Some(handle) } else { closed };
+            return [ring.take_idle(place, handle.get()).then_some(handle), closed];
         }
         table.at.insert(place, open.opening.clone());
         table.files.insert(open.opening.clone(), Idle { open, handle, place });
-        closed
+        [None, closed]
     }
 }
 

@@ -183,12 +183,16 @@ impl Shared {
     /// Closes files of an inode that clients keep for later use ([IDL1]–[IDL4] of the ring): it has lost its last name.
     pub(crate) fn take_idle_back(&self, inode: InodeNumber) {
         let clients: Vec<Arc<Client>> = self.clients.lock().values().map(Arc::clone).collect();
-        for client in clients {
+        for client in &clients {
             let file = |number| client.handles.get(Handle::of(number).ok_or(Errno::BADF)?);
             let is_of_inode = |number| file(number).is_ok_and(|file| file.inode() == inode) && !mutant::on(Mutant::IdleKept);
             for handle in client.arena.take_idle_back(inode.get(), is_of_inode).filter_map(Handle::of) {
                 drop(client.handles.remove(handle));
             }
+        }
+        // Whoever removes a name has never the last hold of a client ([D3]).
+        for last in clients.into_iter().filter_map(Arc::into_inner) {
+            self.pool.run(Box::new(move || drop(last)));
         }
     }
 

@@ -35,8 +35,8 @@
 //!       alone. What a READ brings in is dropped right behind it, by a thread for which nobody waits, as a drop waits for the page, which is locked
 //!       until the reply; until that drop such a mapping may see bytes of the moment before.
 //! [BS13] Behind a direct WRITE that fails and would have let the file grow, the kernel cuts the file to the end that it knows, which clients may have
-//!        reached behind. So of a file that clients have changed a SETATTR of the size by the same thread, to what that call would have written and within
-//!        [`CUT_WITHIN`], changes nothing then. It looks like an ftruncate(2), and one that comes first is taken for it. A WRITE that begins behind the end
+//!        reached behind. So of a file that clients have changed a SETATTR of the size by the same thread, within [`CUT_WITHIN`], changes nothing then: to where
+//!        that call began, or, where the kernel is told no sizes ([BS7]), to anything that it would have written. It looks like an ftruncate(2), and one that comes first is taken for it. A WRITE that begins behind the end
 //!        that the kernel knows is not covered.
 //! [BS12] An fsync of the mount makes such stores durable as well: where they have to be flushed, the daemon answers it instead of the kernel. It then
 //!       also makes the times of stores under leases durable; an fdatasync does not.
@@ -89,6 +89,8 @@ struct Failed {
     file: InodeNumber,
     thread: u32,
     bytes: Range<u64>,
+    /// The kernel is told how far clients reach ([BS7]).
+    is_told: bool,
     since: Instant,
 }
 
@@ -235,7 +237,8 @@ impl Noted {
             bytes = pieces.bytes.start.min(bytes.start)..pieces.bytes.end.max(bytes.end);
         }
         files.failed.retain(|failed| failed.thread != thread && failed.since.elapsed() < CUT_WITHIN);
-        files.failed.push(Failed { file, thread, bytes, since: Instant::now() });
+        let is_told = files.read.is_noted(file);
+        files.failed.push(Failed { file, thread, bytes, is_told, since: Instant::now() });
     }
 
     /// Whether a thread's SETATTR of a size is the kernel's behind such a WRITE ([BS13]).
@@ -243,7 +246,8 @@ impl Noted {
         let mut files = self.0.of(file).lock();
         let Some(at) = files.failed.iter().position(|failed| failed.file == file && failed.thread == thread) else { return false };
         let failed = files.failed.swap_remove(at);
-        failed.bytes.contains(&size) && failed.since.elapsed() < CUT_WITHIN
+        let is_end = if failed.is_told { size == failed.bytes.start } else { failed.bytes.contains(&size) };
+        is_end && failed.since.elapsed() < CUT_WITHIN
     }
 
     /// Whether clients have made a file shorter since the kernel learned of it, or may have.
@@ -660,6 +664,12 @@ mod tests {
         assert!(noted.take_failed(FILE, 5, 4096));
         noted.direct_write_failed(FILE, 5, 8192..12_288);
         assert!(!noted.take_failed(FILE, 5, 4096), "the kernel cuts off nothing there");
+        // It knows the end, so that call let nothing grow: the cut is the program's.
+        noted.note_read(FILE, &HELD);
+        noted.direct_write_failed(FILE, 5, 4096..8192);
+        assert!(!noted.take_failed(FILE, 5, 5000));
+        noted.direct_write_failed(FILE, 5, 4096..8192);
+        assert!(noted.take_failed(FILE, 5, 4096));
     }
 
     /// [BS5]

@@ -36,8 +36,10 @@ pub(crate) enum Mutant {
     OpenCountedLate,
     /// [FOP3]: the end of an open past the cache ends one that counts.
     AllReleasesCounted,
-    /// [TN1]: a name is dropped though somebody has it again.
+    /// [TN1]: a name is dropped though the kernel has it again.
     NamesDroppedAnew,
+    /// [TN1]: a name is kept for a file that clients alone have.
+    ClientsKeepNames,
     /// [AO1]: no idle thread is kept.
     NoThreadKept,
     /// [AO2]: nobody waits for jobs at the end of the session.

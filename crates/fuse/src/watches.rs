@@ -109,6 +109,8 @@ pub(crate) struct Watches {
     found: Mutex<Arc<Marks>>,
     is_any: AtomicBool,
     all: Later,
+    /// Looks that are under way, also those at all processes that are to come ([WCH6]).
+    under_way: AtomicU64,
     /// Each look is held up so long, as by a stop of the daemon.
     #[cfg(test)]
     looks_last: Mutex<std::time::Duration>,
@@ -163,6 +165,7 @@ impl Watches {
             found: Mutex::default(),
             is_any: AtomicBool::new(false),
             all: Later::start("watches")?,
+            under_way: AtomicU64::new(0),
             #[cfg(test)]
             looks_last: Mutex::default(),
         }))
@@ -232,7 +235,8 @@ impl Watches {
 
     /// Whether somebody watches something, or is being looked at. Otherwise whoever begins is noted before ([WCH1]).
     pub(crate) fn looks(&self) -> bool {
-        self.due.load(SeqCst) != NEVER || self.is_any.load(SeqCst)
+        // In this order: whoever ends a look has said before what it has found.
+        self.under_way.load(SeqCst) > 0 || self.due.load(SeqCst) != NEVER || self.is_any.load(SeqCst)
     }
 
     /// Looks at the processes that are due ([WCH2]).
@@ -242,6 +246,7 @@ impl Watches {
         if self.due.load(SeqCst) > begun {
             return; // somebody else has, meanwhile
         }
+        let _under_way = UnderWay::begin(&self.under_way);
         for noted in &self.noted {
             state.askers.extend(locked(noted).drain().map(|thread| (thread, Asker::default())));
         }
@@ -301,7 +306,11 @@ impl Watches {
         if state.is_unsure && !state.looks_at_all && state.all_again <= now {
             (state.looks_at_all, state.is_unsure) = (true, false);
             let this = Arc::clone(self);
-            self.all.push(move || this.look_at_all());
+            self.under_way.fetch_add(1, SeqCst);
+            self.all.push(move || {
+                let _under_way = UnderWay(&this.under_way);
+                this.look_at_all();
+            });
         }
     }
 
@@ -319,6 +328,22 @@ impl Watches {
         if !state.watchers.is_empty() {
             self.is_due_at(self.rests_until.load(SeqCst));
         }
+    }
+}
+
+/// A look that is under way.
+struct UnderWay<'w>(&'w AtomicU64);
+
+impl<'w> UnderWay<'w> {
+    fn begin(count: &'w AtomicU64) -> Self {
+        count.fetch_add(1, SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
     }
 }
 
