@@ -8,11 +8,14 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
 use support::{Echo, Rig, SIZES, client_of, echo};
-use tandemfs_ring::{Arena, Attributes, Client, Doorbell, End, Lie, Names, Range, Request, RingError, SEEN_MAX, Seen, Sizes, Time};
+use tandemfs_ring::{
+    Arena, Attributes, Client, Doorbell, End, IDLE_PLACES, Lie, Names, Range, Request, RingError, SEEN_MAX, Seen, Sizes, Time,
+};
 
 /// Of the table in `layout.rs`.
 const SLOTS: u64 = 256;
 const ANSWER_TURN: u64 = SLOTS + 640;
+const IDLE_WORDS: u64 = SLOTS + 4 * 1024;
 
 fn filled() -> Request {
     let mut request = Request { flags: 3, node: 5, handle: 7, offset: 11, length: 13, ..Request::new(17) };
@@ -24,10 +27,14 @@ fn filled() -> Request {
 #[test]
 fn the_table_of_the_layout_is_the_layout() {
     let mut rig = Rig::new(Doorbell::Futex);
-    let total = 8192 + SIZES.data_bytes;
-    let header = [b"TFSRING\0", &[4, 0, 0, 0, 4, 0, 0, 0], &8192_u64.to_le_bytes()[..], &SIZES.data_bytes.to_le_bytes()].concat();
+    let data_offset = (IDLE_WORDS + 8 * IDLE_PLACES as u64).next_multiple_of(4096);
+    let total = data_offset + SIZES.data_bytes;
+    let header = [b"TFSRING\0", &[5, 0, 0, 0, 4, 0, 0, 0], &data_offset.to_le_bytes()[..], &SIZES.data_bytes.to_le_bytes()].concat();
     assert_eq!(rig.bytes(0, 32), header);
     assert_eq!(rig.arena.file().expect("a file").metadata().expect("a file").len(), total);
+
+    rig.client.set_idle(7, 0x0102);
+    assert_eq!(rig.bytes(IDLE_WORDS + 56, 8), [2, 1, 0, 0, 0, 0, 0, 0], "an idle file");
 
     let mut slot = rig.client.slot().expect("a slot");
     let mut request = filled();
@@ -179,9 +186,9 @@ fn a_client_refuses_what_is_no_arena() {
     assert!(matches!(map(made(8192, SealFlags::empty()).as_fd()), RingError::NoArena("a file that is not sealed")));
     assert!(matches!(map(made(8192, SealFlags::SHRINK).as_fd()), RingError::NoArena("no magic")));
     assert!(matches!(map(made(64, SealFlags::SHRINK).as_fd()), RingError::NoArena("a file that is too short")));
-    arena.file().expect("a file").write_all_at(&[5], 8).expect("written");
+    arena.file().expect("a file").write_all_at(&[6], 8).expect("written");
     let newer = map(arena.descriptors().arena);
-    let sentence = "the daemon speaks version 5 of the ring, this program version 4; install the same release for both";
+    let sentence = "the daemon speaks version 6 of the ring, this program version 5; install the same release for both";
     assert_eq!(newer.to_string(), sentence);
 }
 
