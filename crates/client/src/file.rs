@@ -92,7 +92,7 @@ impl File {
         flags: i32,
         bytes: u64,
         ahead: Ahead,
-        mut known: Option<Box<KnownOpen>>,
+        known: Option<Box<KnownOpen>>,
     ) -> Self {
         let flags = OFlags::from_bits_retain(flags.cast_unsigned());
         let access = flags & OFlags::ACCMODE;
@@ -101,21 +101,10 @@ impl File {
         let (listed, whole) = match ahead {
             Ahead::Nothing => (None, None),
             Ahead::Entries(first) => (Some(first), None),
-            Ahead::Whole(whole) => (None, Some(Arc::new(whole))),
+            Ahead::Whole(whole) => (None, Some(whole)),
         };
         let (tail, synced, listed) = (Tail::default(), RwLock::default(), Mutex::new(listed));
-        if let Some(open) = &mut known
-            && open.whole.is_none()
-        {
-            open.whole = whole.clone();
-        }
-        let whole = whole.or_else(|| known.as_ref()?.whole.clone());
         Self { connection, handle, reads, appends, is_open, end, tail, synced, listed, whole, known: Mutex::new(known) }
-    }
-
-    /// Opened again, without a request.
-    pub(crate) fn again(connection: Arc<Connection>, handle: Handle, flags: i32, open: Box<KnownOpen>) -> Self {
-        Self::new(connection, handle, flags, open.attributes.size_bytes, Ahead::Nothing, Some(open))
     }
 
     pub(crate) fn handle(&self) -> Handle {

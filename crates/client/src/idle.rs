@@ -7,7 +7,7 @@
 //!        Whoever finds that the daemon has taken a file back has nothing to close.
 //! [IDF3] Only one that was opened to be read alone, with none of the flags that make, empty, or need the kernel, whose flags were not changed, and that
 //!        has got no descriptor of the mount.
-//! [IDF4] Bounded: [`IDLE_PLACES`], eight for the files of inodes that share a place; who needs a place closes the one that was kept longest there. One for each path.
+//! [IDF4] Bounded: [`IDLE_PLACES`](tandemfs_ring::IDLE_PLACES), eight for the inodes that share places. Who needs one closes a file there, each in turn. One file for each path.
 //! [IDF5] Nobody waits for anybody here ([KN4]): who finds the table in use asks the daemon.
 
 use std::collections::HashMap;
@@ -16,23 +16,14 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use tandemfs_protocol::{Handle, Place};
-use tandemfs_ring::{Attributes, Client, IDLE_PLACES, Seen, idle_places};
+use tandemfs_ring::{Attributes, Client, Seen, idle_places};
 
+use crate::known::start;
 use crate::mutant::{self, Mutant};
 use crate::whole::WholeFile;
 
 /// Flags with which a file can be kept ([IDF3]).
-const FLAGS: OFlags = OFlags::CLOEXEC
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::NOCTTY)
-    .union(OFlags::NONBLOCK)
-    .union(OFlags::from_bits_retain(libc_large_file()));
-const WAYS: usize = 8;
-
-/// O_LARGEFILE as the kernel knows it.
-const fn libc_large_file() -> u32 {
-    if cfg!(target_arch = "aarch64") { 0o400_000 } else { 0o100_000 }
-}
+const FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NOFOLLOW).union(OFlags::NOCTTY).union(OFlags::NONBLOCK).union(OFlags::LARGEFILE);
 
 /// What is opened: where the path begins, flags, and the path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -46,11 +37,7 @@ impl Opening {
     /// None of what is not kept.
     pub(crate) fn of(at: Place, path: &[u8], flags: i32) -> Option<Self> {
         let others = OFlags::from_bits_retain(flags.cast_unsigned()).difference(FLAGS);
-        let start = match at {
-            Place::Root => 0,
-            Place::Open(handle) => handle.get(),
-        };
-        others.is_empty().then(|| Self { start, flags, path: path.into() })
+        others.is_empty().then(|| Self { start: start(at), flags, path: path.into() })
     }
 }
 
@@ -75,7 +62,7 @@ struct Table {
     files: HashMap<Opening, Idle>,
     /// Which file is at a place.
     at: HashMap<usize, Opening>,
-    /// The way that makes room next.
+    /// Which of the places of an inode makes room next.
     turn: usize,
 }
 
@@ -132,7 +119,7 @@ impl IdleFiles {
         let (place, closed) = match places.clone().find(|place| ring.is_idle_free(*place)) {
             Some(place) => (place, None),
             None => {
-                table.turn = (table.turn + 1) % WAYS;
+                table.turn = (table.turn + 1) % places.len();
                 let place = places.start + table.turn;
                 let Some(other) = table.at.get(&place).cloned().and_then(|other| table.remove(&other)) else { return [Some(handle), None] };
                 (place, ring.take_idle(place, other.handle.get()).then_some(other.handle))
@@ -152,8 +139,6 @@ impl IdleFiles {
     }
 }
 
-const _: () = assert!(IDLE_PLACES.is_multiple_of(WAYS));
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,6 +147,7 @@ mod tests {
     fn what_makes_or_needs_the_kernel_is_not_kept() {
         let flags = |flags: OFlags| flags.bits().cast_signed();
         let kept = |of: OFlags| Opening::of(Place::Root, b"a", flags(of)).is_some();
+        assert!(kept(OFlags::LARGEFILE) && OFlags::LARGEFILE != OFlags::empty());
         assert!(kept(OFlags::RDONLY) && kept(OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK));
         for other in
             [OFlags::WRONLY, OFlags::RDWR, OFlags::CREATE, OFlags::TRUNC, OFlags::APPEND, OFlags::DIRECT, OFlags::DIRECTORY, OFlags::PATH]

@@ -65,7 +65,7 @@ const ATTRIBUTES_OF_NAME: u64 = 1;
 /// All names of a directory, as a number that no question of access is.
 const NAMES_OF_DIRECTORY: u64 = 1 << 40;
 
-fn start(at: Place) -> u64 {
+pub(crate) fn start(at: Place) -> u64 {
     match at {
         Place::Root => 0,
         Place::Open(handle) => handle.get(),

@@ -64,8 +64,9 @@ fn opened(tree: &(impl Tree + ?Sized), path: &[u8], flags: i32, mode: u32) -> Re
     if let Some(opening) = &opening {
         match connection.idle_files.take(connection.ring(), opening) {
             Found::Open(handle, open) => {
-                let attributes = open.attributes;
-                return Ok((File::again(Arc::clone(connection), handle, flags, open), Some(attributes)));
+                let (attributes, ahead) = (open.attributes, open.whole.clone().map_or(Ahead::Nothing, Ahead::Whole));
+                let file = File::new(Arc::clone(connection), handle, flags, attributes.size_bytes, ahead, Some(open));
+                return Ok((file, Some(attributes)));
             }
             Found::Stale(handle) => connection.close_for_good(handle),
             Found::Nothing => {}
@@ -96,7 +97,7 @@ fn opened(tree: &(impl Tree + ?Sized), path: &[u8], flags: i32, mode: u32) -> Re
     }
     let handle = Handle::of(answer.value).ok_or(Errno::PROTO)?;
     let known = opening.zip(answer.attributes).filter(|_| is_open_known(&answer, seen));
-    let known = known.map(|(opening, attributes)| Box::new(KnownOpen { opening, attributes, seen, whole: None }));
+    let known = known.map(|(opening, attributes)| Box::new(KnownOpen { opening, attributes, seen, whole: ahead.whole() }));
     let bytes = answer.attributes.as_ref().map_or(0, |found| found.size_bytes);
     Ok((File::new(Arc::clone(connection), handle, flags, bytes, ahead, known), answer.attributes))
 }
@@ -114,7 +115,7 @@ pub(crate) enum Ahead {
     /// First entries of a directory.
     Entries(FirstEntries),
     /// All of a small file.
-    Whole(WholeFile),
+    Whole(Arc<WholeFile>),
 }
 
 impl Ahead {
@@ -123,9 +124,13 @@ impl Ahead {
         let is_directory = answer.attributes.is_some_and(|found| FileType::from_raw_mode(found.mode) == FileType::Directory);
         let taken = match is_directory {
             true => FirstEntries::taken(call, into, answer, seen).map(Self::Entries),
-            false => WholeFile::taken(&of.whole_files, call, into, answer, seen).map(Self::Whole),
+            false => WholeFile::taken(&of.whole_files, call, into, answer, seen).map(|whole| Self::Whole(Arc::new(whole))),
         };
         taken.unwrap_or(Self::Nothing)
+    }
+
+    fn whole(&self) -> Option<Arc<WholeFile>> {
+        if let Self::Whole(whole) = self { Some(Arc::clone(whole)) } else { None }
     }
 }
 

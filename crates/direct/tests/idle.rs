@@ -61,7 +61,7 @@ fn the_second_open_asks_nobody() {
     let _alone = alone();
     let scene = scene();
     scene.write("small", b"few bytes");
-    scene.write("empty", b"");
+    scene.make("empty");
     scene.write("large", &[7; 50_000]);
     for (path, of_reads) in [("small", 0), ("empty", 0), ("large", 1)] {
         assert_eq!(scene.read(path), scene.truth(path), "{path}");
