@@ -34,10 +34,10 @@ use tandemfs_vfs::{Reserve, is_failure};
 use tandemfs_wire::{Entry, Errno, InitFlags, OpenFlags, Reply, Wanted};
 
 use crate::attributes::{inode, shown};
-use crate::beside::Noted;
 use crate::kernel::Kernel;
 use crate::later::Later;
 use crate::negotiation::wanted;
+use crate::noted::Noted;
 use crate::opens::Opens;
 use crate::page_cache::PageCache;
 use crate::placeholders::Placeholders;
@@ -84,7 +84,7 @@ pub(crate) struct Door {
     pub(crate) page_cache: Arc<PageCache>,
     pub(crate) forgets: Forgets,
     pub(crate) kernel: Kernel,
-    /// Files of which the kernel may have pages, if there are clients beside it (`beside.rs`).
+    /// Files of which the kernel may have pages, if there are clients beside it (`noted.rs`).
     pub(crate) beside: Option<Arc<Noted>>,
     /// Which files are open, if programs may map them for stores ([FOP1] of `opens.rs`).
     pub(crate) opens: Option<Opens>,

@@ -33,6 +33,7 @@ pub mod mounts;
 mod mutant;
 mod names;
 mod negotiation;
+mod noted;
 mod notes;
 mod opens;
 mod operations;
