@@ -21,8 +21,8 @@
 //! [VS7] The entries of a directory have a version of their own, which each change of one of its names raises with that of the name: its attributes are the
 //!       same behind two changes within one tick of the clock. What else a listing shows (`..`, that there is one) is of its rights.
 //! [VS8] That somebody may be told by the kernel of what happens to files has a version, which whoever learns first raises before that may be so.
-//! [VS9] Whoever publishes versions learns of an inode that has lost its last name while it is held, behind the commit and without locks: the versions of its
-//!       names are raised by then.
+//! [VS9] An inode may lose its last name while somebody holds it. Whoever publishes versions is told so, behind the commit: the versions of its names are
+//!       raised by then. No inode is locked at that moment.
 //! [VS3] A transaction that fails afterwards has raised versions for nothing, which costs those who keep answers a question.
 
 use std::cell::{Cell, RefCell};
@@ -42,7 +42,7 @@ pub trait Versions: Send + Sync {
     /// Where the version of a thing is published, and what it is. Never waits.
     fn current(&self, thing: u64) -> (u32, u64);
 
-    /// An inode that somebody holds has lost its last name, whose version was raised: who holds it for later use alone gives it up. The caller has no locks.
+    /// An inode that somebody holds has lost its last name: who holds it for later use alone gives it up. The caller has no inode locked ([VS9]).
     fn is_nameless(&self, _: InodeNumber) {}
 }
 

@@ -14,8 +14,9 @@
 //! [WCH4] *A watch has no owner.* A process that is gone may have left it to another, by a fork or a message, also before it was looked at. So
 //!        what was found in it counts until a look at all processes, which another thread makes now and then while there is something to find out.
 //! [WCH5] Nothing is looked for while no client asks.
-//! [WCH6] *Who answers by himself is told.* Clients that open files again without a request ([IDL3] of the ring) do so only while nobody watches anything and
-//!        nobody is looked at. So a thread is noted, then the version of that is raised ([VS8] of the file system), and then it has its reply.
+//! [WCH6] *Who answers by himself is told.* Clients may open a file again without a request ([KNW6] of `crates/direct`). They may do so while nobody
+//!        watches anything and nobody is looked at. A thread that asks is noted first; then the version of that is raised ([VS8] of the file system), so
+//!        these clients ask again; then the thread has its reply.
 //!
 //! Not found: watches of processes that this daemon may not look at (those of other users, unless it is root's) or that are in no namespace of
 //! processes below its own.
