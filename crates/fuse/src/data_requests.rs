@@ -11,7 +11,7 @@
 //! [DR3] A WRITE is acknowledged when no cached page has older bytes ([PC1]–[PC3] of `page_cache.rs`, [OT1]–[OT4] of `overtaken.rs`).
 //! [DR4] A mapping may have stored bytes behind the end of the file, in its last page; they must not appear when the file grows. A request
 //!       that makes the file grow and does not touch that page waits until the kernel has dropped the page. During SETATTR the kernel
-//!       allows no writeback of the file, so those bytes of the page are zeroed instead.
+//!       allows no writeback of the file, so those bytes of the page are zeroed instead, if that can be ([OT7] of `overtaken.rs`).
 //! [DR5] Dirty data of the write-back cache for which there is no space is lost, as on any file system with delayed allocation. The file
 //!       keeps the size that programs saw, its pages are dropped, and the next `write` gets the error ([WR2] of `writers.rs`), as do
 //!       `fsync` and `close`.
@@ -398,7 +398,7 @@ impl Door {
             Ok(parked) => {
                 let door = Arc::clone(self);
                 let answer = move || {
-                    parts.into_iter().for_each(|part| door.kernel.put_zeros(file, part));
+                    door.kernel.put_zeros(file, parts);
                     drop((changing, filling));
                     parked.finish(|reply| told(&door, &attributes, reply));
                 };

@@ -5,16 +5,20 @@ use std::io;
 use std::ops::Range;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::FileSystem;
-use tandemfs_wire::{Contents, Notifier, NotifyError};
+use tandemfs_wire::{Contents, Notifier, NotifyError, Zeros};
 
 use crate::at_once::AtOnce;
 use crate::overtaken::{BEFORE_WAITS_MAX, Overtaken, ReadAgain};
 
 /// How often pages are dropped that are read meanwhile ([OT1] of `overtaken.rs`).
 const DROPS_MAX: u32 = 4;
+
+/// The kernel has copied a page that it has read within this time.
+const COPIES_WITHIN: Duration = Duration::from_millis(10);
 
 /// The kernel, once the session has begun.
 #[derive(Clone)]
@@ -80,10 +84,29 @@ impl Kernel {
         }
     }
 
-    /// Zeroes bytes of a cached page, if it is cached. Waits like `drop_pages`.
-    pub(crate) fn put_zeros(&self, file: InodeNumber, bytes: Range<u64>) {
-        let zeros = vec![0; (bytes.end - bytes.start) as usize];
-        self.tell("put zeros", |kernel| kernel.store(file.get(), bytes.start, &zeros));
+    /// Zeroes bytes of a page, if it is cached, for a request that the kernel sends no WRITE beside. The page may be locked by who waits for such a WRITE: this
+    /// waits [`BEFORE_WAITS_MAX`] at most, and then the bytes stay ([OT7]).
+    pub(crate) fn put_zeros(&self, file: InodeNumber, parts: Vec<Range<u64>>) {
+        let zeros = match Zeros::new() {
+            Ok(zeros) => Arc::new(zeros),
+            Err(error) => return tracing::warn!("bytes behind the end of a file may appear in it: {error}"),
+        };
+        let (kernel, (put, is_put), page) = (self.clone(), channel(), Arc::clone(&zeros));
+        let store = move || {
+            for part in parts {
+                let bytes = (part.end - part.start) as usize;
+                kernel.tell("put zeros", |kernel| kernel.store_zeros(file.get(), part.start, bytes, &page));
+            }
+            let _left = put.send(());
+        };
+        if !self.dropping.run(store) || is_put.recv_timeout(BEFORE_WAITS_MAX).is_ok() {
+            return;
+        }
+        tracing::debug!(inode = file.get(), "a page is locked for a WRITE that waits; bytes behind the end of its file are not zeroed");
+        if let Err(error) = zeros.take_back() {
+            tracing::warn!("zeros for the end of a file may come late: {error}");
+        }
+        let _done = is_put.recv_timeout(COPIES_WITHIN); // The kernel may be copying what it has read.
     }
 
     /// Tells the kernel that a file has at least so many bytes. Waits like `drop_pages`.

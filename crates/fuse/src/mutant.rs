@@ -14,6 +14,8 @@ pub(crate) enum Mutant {
     UnnotedBehindDrop,
     /// [BS5]: a change counts when it has ended.
     ChangesUnderWayIgnored,
+    /// [PC4]: writeback takes a change of a range for one that replaces all of it.
+    ChangesUnawaited,
     /// [OT6]: pages are dropped while the kernel is told bytes for them.
     DropsWhileFilled,
     /// [BS5]: a change by a client counts as a piece of the kernel's call.

@@ -18,6 +18,9 @@
 //! [OT6] While the kernel is told bytes for a page during a SETATTR ([DR4] of `data_requests.rs`), no drop of the file is under way and none begins. A drop
 //!       holds the page locked until a WRITE of it is answered, which the kernel sends behind the SETATTR, and the bytes wait for the lock. Where a drop is
 //!       under way no bytes are told.
+//! [OT7] Who stores by a mapping holds a page locked while the kernel writes it back, which it does behind the SETATTR too. So the bytes of [OT6] are waited
+//!       for [`BEFORE_WAITS_MAX`] at most. Then they are taken back, as later ones would come over what the program stores behind its `ftruncate`, and
+//!       what it stored behind the end of the file before that stays in the page.
 //! [OT5] A mark goes when nobody has the file any more, as [NT1] of `notes.rs` says. If too many are left (over half a million files), every
 //!       file counts as marked ([NT2]), and every page of it as read again before the WRITE.
 //!
@@ -120,10 +123,11 @@ impl Overtaken {
     /// The kernel is about to be told bytes for a page, if no drop is under way ([OT6]).
     pub(crate) fn begin_filling(self: &Arc<Self>, file: InodeNumber, is_held: &IsHeld<'_>) -> Option<Filling> {
         let mut files = self.0.of(file).lock();
+        let is_marked = files.marked.get(file).is_some();
         let marked = files.marked.note(file, is_held).filter(|marked| marked.dropping == 0 && !marked.is_filled)?;
         marked.is_filled = true;
         drop(files);
-        Some(Filling { overtaken: Arc::clone(self), file })
+        Some(Filling { overtaken: Arc::clone(self), file, is_marked })
     }
 
     /// They are dropped, where READs that began before had filled them. Whether others began meanwhile.
@@ -207,14 +211,20 @@ impl Overtaken {
 pub(crate) struct Filling {
     overtaken: Arc<Overtaken>,
     file: InodeNumber,
+    /// The file was marked before.
+    is_marked: bool,
 }
 
 impl Drop for Filling {
     fn drop(&mut self) {
         let shard = self.overtaken.0.of(self.file);
-        if let Some(marked) = shard.lock().marked.get_mut(self.file) {
-            marked.is_filled = false;
+        let mut files = shard.lock();
+        match files.marked.get_mut(self.file) {
+            Some(marked) if self.is_marked || marked.dropping > 0 => marked.is_filled = false,
+            // No page was dropped.
+            _ => drop(files.marked.remove(self.file)),
         }
+        drop(files);
         shard.changed.notify_all();
     }
 }
@@ -281,6 +291,21 @@ mod tests {
             assert!(is_told.load(std::sync::atomic::Ordering::SeqCst), "a drop began meanwhile");
             overtaken.drop_ends(FILE, &(0..1 << 20), begun);
         });
+    }
+
+    /// [OT6]
+    #[test]
+    fn bytes_that_the_kernel_was_told_leave_no_mark() {
+        let overtaken = Arc::<Overtaken>::default();
+        let filled_and_read = || {
+            drop(overtaken.begin_filling(FILE, &HELD).expect("no drop"));
+            overtaken.read_begins(FILE, &(0..4096), 2);
+        };
+        filled_and_read();
+        assert!(overtaken.written(FILE, &(0..100), 3).is_none(), "nothing was dropped");
+        dropped(&overtaken);
+        filled_and_read();
+        assert_eq!(parts(overtaken.written(FILE, &(0..100), 3)), vec![0..4096], "the mark of the drop stays");
     }
 
     fn dropped_other(overtaken: &Overtaken) {

@@ -11,6 +11,8 @@
 //!       direct WRITE to the same page is waiting for its drop.
 //! [PC3] A direct WRITE registers its range before it changes the file and keeps it registered until it is acknowledged. Writeback of a
 //!       page skips registered bytes. A direct WRITE first waits for writeback of its pages that is in progress.
+//! [PC4] A change of a range that brings no bytes of its own may fail or end early. Writeback that begins meanwhile waits until it has ended, and skips what
+//!       it has replaced alone: mappings may have stored there since the kernel wrote the range back.
 //!
 //! Notes expire. The kernel drops a page, then queues the WRITE, so only reads while the WRITE was queued matter. Notes last much longer
 //! than a request waits in that queue. If a bucket of the table is full, one of its notes is changed to match any page: this may cause
@@ -58,7 +60,8 @@ pub(crate) struct PageCache {
 #[derive(Debug, Default)]
 struct Shard {
     writes: Mutex<Writes>,
-    written_back: Condvar,
+    /// Writeback, or a change that it waits for, has ended.
+    changed: Condvar,
 }
 
 /// Writes in progress to the inodes of a shard.
@@ -78,6 +81,10 @@ struct Write {
     drops: bool,
     /// A WRITE of the kernel, not a change beside it.
     is_of_kernel: bool,
+    /// A change whose end writeback waits for ([PC4]).
+    is_awaited: bool,
+    /// Of writeback that waits: what such changes have replaced.
+    replaced: Vec<Range<u64>>,
 }
 
 impl Write {
@@ -119,42 +126,59 @@ impl PageCache {
         }
         writes.direct.push(write.clone());
         drop(writes);
-        Some(DirectWrite { cache: Arc::clone(self), write })
+        Some(self.registered(write))
     }
 
     /// Begins a change that counts as a direct WRITE ([PC3]).
     pub(crate) fn begin_direct(self: &Arc<Self>, inode: InodeNumber, bytes: Range<u64>) -> DirectWrite {
-        self.begin(inode, bytes, false)
+        self.begin(inode, bytes, |_| {})
+    }
+
+    /// The same, of a change that may fail or end early ([PC4]). Until [`DirectWrite::has_replaced`] says otherwise it has replaced nothing.
+    pub(crate) fn begin_change(self: &Arc<Self>, inode: InodeNumber, bytes: Range<u64>) -> DirectWrite {
+        self.begin(inode, bytes, |write| write.is_awaited = !mutant::on(Mutant::ChangesUnawaited))
     }
 
     /// Begins a direct WRITE of the kernel, which may be a piece of a longer call ([`DirectWrite::follows_from`]).
     pub(crate) fn begin_piece(self: &Arc<Self>, inode: InodeNumber, bytes: Range<u64>) -> DirectWrite {
-        self.begin(inode, bytes, true)
+        self.begin(inode, bytes, |write| write.is_of_kernel = true)
     }
 
-    fn begin(self: &Arc<Self>, inode: InodeNumber, bytes: Range<u64>, is_of_kernel: bool) -> DirectWrite {
+    fn begin(self: &Arc<Self>, inode: InodeNumber, bytes: Range<u64>, set: impl FnOnce(&mut Write)) -> DirectWrite {
         let shard = self.shard(inode);
         let mut writes = shard.lock();
-        let write = Write { is_of_kernel, ..writes.new_write(inode, bytes) };
+        let mut write = writes.new_write(inode, bytes);
+        set(&mut write);
         writes.direct.push(write.clone());
         // Later writeback skips these bytes; earlier writeback is waited for.
         while writes.back.iter().any(|back| back.id < write.id && back.shares_page(&write)) {
             announce_wait();
-            writes = shard.written_back.wait(writes).unwrap_or_else(PoisonError::into_inner);
+            writes = shard.changed.wait(writes).unwrap_or_else(PoisonError::into_inner);
         }
         drop(writes);
-        DirectWrite { cache: Arc::clone(self), write }
+        self.registered(write)
     }
 
-    /// Begins writeback of bytes ([PC3]).
+    fn registered(self: &Arc<Self>, write: Write) -> DirectWrite {
+        DirectWrite { cache: Arc::clone(self), write, replaced: 0..0 }
+    }
+
+    /// Begins writeback of bytes ([PC3]), behind changes that may fail ([PC4]).
     pub(crate) fn begin_writing_back(self: &Arc<Self>, inode: InodeNumber, bytes: Range<u64>) -> WritingBack {
-        let mut writes = self.shard(inode).lock();
+        let shard = self.shard(inode);
+        let mut writes = shard.lock();
         let write = writes.new_write(inode, bytes.clone());
         let mut parts = vec![bytes];
-        for direct in writes.direct.iter().filter(|direct| direct.shares_page(&write)) {
-            parts = parts.into_iter().flat_map(|part| without(part, &direct.bytes)).collect();
-        }
+        let mut leave_out = |bytes: &Range<u64>| parts = parts.drain(..).flat_map(|part| without(part, bytes)).collect();
+        writes.direct.iter().filter(|direct| !direct.is_awaited && direct.shares_page(&write)).for_each(|direct| leave_out(&direct.bytes));
         writes.back.push(write.clone());
+        while writes.direct.iter().any(|direct| direct.is_awaited && direct.id < write.id && direct.shares_page(&write)) {
+            announce_wait();
+            writes = shard.changed.wait(writes).unwrap_or_else(PoisonError::into_inner);
+        }
+        if let Some(own) = writes.back.iter_mut().find(|own| own.id == write.id) {
+            own.replaced.drain(..).for_each(|replaced| leave_out(&replaced));
+        }
         drop(writes);
         WritingBack { cache: Arc::clone(self), write, parts }
     }
@@ -206,7 +230,7 @@ impl Shard {
 impl Writes {
     fn new_write(&mut self, inode: InodeNumber, bytes: Range<u64>) -> Write {
         self.next += 1;
-        Write { id: self.next, inode, bytes, drops: false, is_of_kernel: false }
+        Write { id: self.next, inode, bytes, drops: false, is_of_kernel: false, is_awaited: false, replaced: Vec::new() }
     }
 }
 
@@ -215,6 +239,8 @@ impl Writes {
 pub(crate) struct DirectWrite {
     cache: Arc<PageCache>,
     write: Write,
+    /// Of a change that may fail ([PC4]).
+    replaced: Range<u64>,
 }
 
 impl DirectWrite {
@@ -252,9 +278,24 @@ impl DirectWrite {
     }
 }
 
+impl DirectWrite {
+    /// What a change that may fail has replaced ([PC4]).
+    pub(crate) fn has_replaced(&mut self, bytes: Range<u64>) {
+        self.replaced = bytes;
+    }
+}
+
 impl Drop for DirectWrite {
     fn drop(&mut self) {
-        self.cache.shard(self.write.inode).lock().direct.retain(|direct| direct.id != self.write.id);
+        let shard = self.cache.shard(self.write.inode);
+        let mut writes = shard.lock();
+        writes.direct.retain(|direct| direct.id != self.write.id);
+        if self.write.is_awaited {
+            let waiting = writes.back.iter_mut().filter(|back| back.id > self.write.id && back.shares_page(&self.write));
+            waiting.for_each(|back| back.replaced.push(self.replaced.clone()));
+            drop(writes);
+            shard.changed.notify_all();
+        }
     }
 }
 
@@ -277,7 +318,7 @@ impl Drop for WritingBack {
     fn drop(&mut self) {
         let shard = self.cache.shard(self.write.inode);
         shard.lock().back.retain(|back| back.id != self.write.id);
-        shard.written_back.notify_all();
+        shard.changed.notify_all();
     }
 }
 
@@ -420,6 +461,31 @@ mod tests {
         assert_eq!(parts(0..8192), [0..100, 200..4000, 5000..8192]);
         drop((direct, second));
         assert_eq!(parts(0..4096).as_slice(), std::slice::from_ref(&(0..4096)));
+    }
+
+    /// [PC4]
+    #[test]
+    fn pages_that_come_back_wait_for_a_change_and_keep_what_it_left() {
+        fn parts_beside(replaced: Range<u64>) -> Vec<Range<u64>> {
+            let cache = cache();
+            let mut change = cache.begin_change(FILE, 0..100_000);
+            let (begun, waits) = std::sync::mpsc::channel();
+            std::thread::scope(|scope| {
+                scope.spawn(|| begun.send(cache.begin_writing_back(FILE, 4096..12_288).parts().to_vec()).expect("somebody waits"));
+                assert_eq!(cache.begin_writing_back(OTHER, 0..1).parts(), std::slice::from_ref(&(0..1)));
+                let early = waits.recv_timeout(Duration::from_millis(50));
+                change.has_replaced(replaced);
+                drop(change);
+                early.unwrap_or_else(|_| waits.recv_timeout(Duration::from_secs(60)).expect("it goes on"))
+            })
+        }
+        fn check() {
+            assert_eq!(parts_beside(0..0), [4096..12_288], "it failed");
+            assert_eq!(parts_beside(0..8192), [8192..12_288], "it was short");
+            assert_eq!(parts_beside(0..100_000), []);
+        }
+        check();
+        crate::mutant::is_caught(Mutant::ChangesUnawaited, check);
     }
 
     #[test]

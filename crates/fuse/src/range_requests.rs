@@ -44,7 +44,13 @@ impl Door {
         let allocate = move |door: &Self| door.fs.allocate(file, offset, length, mode);
         let replaces = !matches!(mode, AllocateMode::Allocate { .. });
         let change = Change { file, offset, length, bound, tail, replaces };
-        self.change(change, allocate, reply, move |door, result, reply| door.reply_empty("fallocate", node, result, reply));
+        self.change(
+            change,
+            allocate,
+            move |()| length,
+            reply,
+            move |door, result, reply| door.reply_empty("fallocate", node, result, reply),
+        );
     }
 
     /// Before the request the kernel has written back both files from the start of their ranges; afterwards it drops its pages of the
@@ -64,17 +70,25 @@ impl Door {
         let tail = if self.fs.size(file).is_ok_and(|size| offset > size) { self.tail_before_growth(file, offset) } else { None };
         let copy = move |door: &Self| door.fs.copy_range((from, from_offset), (file, offset), length, WriteOptions::default());
         let change = Change { file, offset, length, bound, tail, replaces: true };
-        self.change(change, copy, reply, move |door, result, reply| match result {
-            Ok(copied) => reply.copied(copied),
-            Err(error) => reply.error(door.failed("copy_file_range", node, &error)),
-        });
+        self.change(
+            change,
+            copy,
+            |copied| *copied,
+            reply,
+            move |door, result, reply| match result {
+                Ok(copied) => reply.copied(copied),
+                Err(error) => reply.error(door.failed("copy_file_range", node, &error)),
+            },
+        );
     }
 
-    /// Changes a range of a file: drops pages first, enforces the reserve, and retries when space is returned.
+    /// Changes a range of a file: drops pages first, enforces the reserve, and retries when space is returned. `changed` says how many bytes from the start
+    /// of the range it has replaced.
     fn change<T: Send + 'static>(
         self: &Arc<Self>,
         Change { file, offset, length, bound, tail, replaces }: Change,
         change: impl Fn(&Self) -> Result<T> + Copy + Send + 'static,
+        changed: impl FnOnce(&T) -> u64 + Send + 'static,
         reply: Reply<'_>,
         finish: impl FnOnce(&Arc<Self>, Result<T>, Reply<'_>) + Send + 'static,
     ) {
@@ -84,15 +98,17 @@ impl Door {
             }
             change(door)
         };
-        let changed = offset..offset.saturating_add(length);
         self.after_drop(file, tail, reply, move |door, reply| {
-            // [PC3]: what mappings have stored since the kernel wrote the range back does not come over it.
-            let held = replaces.then(|| door.page_cache.begin_direct(file, changed));
+            // [PC4]: what mappings have stored since the kernel wrote the range back does not come over it.
+            let mut held = replaces.then(|| door.page_cache.begin_change(file, offset..offset.saturating_add(length)));
             door.or_with_returned_space(
                 change(door),
                 || change,
                 reply,
                 move |door, result, reply| {
+                    if let (Some(held), Ok(done)) = (&mut held, &result) {
+                        held.has_replaced(offset..offset.saturating_add(changed(done)));
+                    }
                     finish(door, result, reply);
                     drop(held);
                 },

@@ -13,7 +13,7 @@ use crate::mailbox::Mailbox;
 use crate::reply::sink::{Buffer, Sink};
 use crate::request::Message;
 use crate::serving::{Next, Serving};
-use crate::{Handler, sys};
+use crate::{Handler, Zeros, sys};
 
 /// Largest value of an extended attribute: a request may be that long even if WRITEs are shorter.
 const XATTR_BYTES_MAX: usize = 64 << 10;
@@ -84,9 +84,17 @@ impl Channel {
 
     /// As [`Channel::try_send`], a message whose last bytes cannot be read.
     pub(crate) fn try_send_without_data(&self, head: &[u8], bytes: usize) -> Result<(), SystemError> {
-        let write = || sys::write_without_data(self.0.as_fd(), head, bytes);
-        rustix::io::retry_on_intr(|| write().map_err(|error| SystemError::from_io_error(&error).unwrap_or(SystemError::IO)))
+        system_error(|| sys::write_without_data(self.0.as_fd(), head, bytes))
     }
+
+    /// As [`Channel::try_send`], a message whose last bytes are zeros.
+    pub(crate) fn try_send_zeros(&self, head: &[u8], zeros: &Zeros, bytes: usize) -> Result<(), SystemError> {
+        system_error(|| zeros.write(self.0.as_fd(), head, bytes))
+    }
+}
+
+fn system_error(write: impl Fn() -> io::Result<()>) -> Result<(), SystemError> {
+    rustix::io::retry_on_intr(|| write().map_err(|error| SystemError::from_io_error(&error).unwrap_or(SystemError::IO)))
 }
 
 fn await_either(channel: &Channel, end: &Mailbox) -> io::Result<()> {

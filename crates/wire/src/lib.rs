@@ -99,4 +99,5 @@ pub use request::{
     SecurityContext, SetAttributes, Write,
 };
 pub use session::{Handler, Interruption, Options, RingOptions, Session, Threads};
+pub use sys::Zeros;
 pub use time::{SetTime, Time};

@@ -4,6 +4,7 @@
 //! [NO2] The kernel takes a size of a file only with bytes for its page cache (STORE), and raises the size before it takes them. But a page may
 //!       belong to a WRITE on its way here, which would bring those bytes instead of the program's: the kernel unlocks whole pages before it
 //!       sends them. So a size comes with a byte that the kernel cannot read: it keeps the size and leaves the page as it is.
+//! [NO3] The kernel reads the bytes of a STORE when it has locked their page. Zeros that are taken back while a STORE waits for the page do not reach it.
 
 use std::collections::HashMap;
 use std::io::IoSlice;
@@ -16,7 +17,7 @@ use zerocopy::IntoBytes;
 
 use crate::abi::{self, OutHeader, notify_code};
 use crate::device::Channel;
-use crate::{Agreed, Errno};
+use crate::{Agreed, Errno, Zeros};
 
 /// Longest name that the kernel accepts.
 const NAME_BYTES_MAX: usize = 1024;
@@ -125,14 +126,32 @@ impl Notifier {
         self.send(notify_code::STORE, &[head.as_bytes(), data])
     }
 
+    /// Zeroes bytes of the kernel's page cache of a file, at most [`Zeros::BYTES`]; extends the file if it was shorter. Waits for their page, and does nothing
+    /// to it where the zeros were taken back meanwhile ([NO3]).
+    pub fn store_zeros(&self, node: u64, offset: u64, bytes: usize, zeros: &Zeros) -> Result<(), NotifyError> {
+        let bytes = bytes.min(Zeros::BYTES);
+        self.store_unread(node, offset, bytes, |channel, head| channel.try_send_zeros(head, zeros, bytes))
+    }
+
     /// Tells the kernel that a file has at least so many bytes ([NO2]). Waits for the page of the last one like [`Notifier::store`].
     pub fn raise_size(&self, node: u64, size: u64) -> Result<(), NotifyError> {
-        let channel = self.channel.upgrade().ok_or(NotifyError::Gone)?;
         let last = size.checked_sub(1).ok_or(NotifyError::Invalid)?;
-        let head = abi::NotifyStoreOut { nodeid: node, offset: last, size: 1, padding: 0 };
-        let len = (size_of::<OutHeader>() + size_of::<abi::NotifyStoreOut>() + 1) as u32;
+        self.store_unread(node, last, 1, |channel, head| channel.try_send_without_data(head, 1))
+    }
+
+    /// A STORE whose bytes the kernel may be unable to read.
+    fn store_unread(
+        &self,
+        node: u64,
+        offset: u64,
+        bytes: usize,
+        send: impl Fn(&Channel, &[u8]) -> Result<(), SystemError>,
+    ) -> Result<(), NotifyError> {
+        let channel = self.channel.upgrade().ok_or(NotifyError::Gone)?;
+        let head = abi::NotifyStoreOut { nodeid: node, offset, size: bytes as u32, padding: 0 };
+        let len = (size_of::<OutHeader>() + size_of::<abi::NotifyStoreOut>() + bytes) as u32;
         let header = OutHeader { len, error: notify_code::STORE, unique: 0 };
-        match channel.try_send_without_data(&[header.as_bytes(), head.as_bytes()].concat(), 1) {
+        match send(&channel, &[header.as_bytes(), head.as_bytes()].concat()) {
             Ok(()) | Err(SystemError::FAULT) => Ok(()),
             Err(error) => Err(refused(error)),
         }

@@ -1,4 +1,4 @@
-//! All code that needs `unsafe`: cloning the device, messages without their data, the scheduling policy of threads, and the io_uring entries,
+//! All code that needs `unsafe`: cloning the device, messages without their data or with zeros that can be taken back, the scheduling policy of threads, and the io_uring entries,
 //! whose memory the kernel writes.
 //!
 //! [U1] An entry's memory is either lent to the kernel or owned by this process. It is lent from the submission of its command to the
@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 use io_uring::types::{Fd, Fixed};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::ioctl::{self, Setter, opcode as ioctl_opcode};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use rustix::thread::Pid;
 use zerocopy::IntoBytes;
 
@@ -63,12 +63,49 @@ pub(crate) fn write_without_data(device: BorrowedFd<'_>, head: &[u8], bytes: usi
             NOWHERE.get_or_init(|| pages)
         }
     };
+    write_with_pages(device, head, nowhere, bytes)
+}
+
+/// Writes a message to a connection whose last `bytes` bytes are the first of these pages, at most all of them. EFAULT where they are inaccessible.
+fn write_with_pages(device: BorrowedFd<'_>, head: &[u8], pages: &Pages, bytes: usize) -> io::Result<()> {
     let part = |start: *const u8, bytes: usize| libc::iovec { iov_base: start.cast_mut().cast(), iov_len: bytes };
-    let parts = [part(head.as_ptr(), head.len()), part(nowhere.start.as_ptr(), bytes.min(nowhere.bytes))];
-    // SAFETY: the kernel only reads both parts; of the second one it can read nothing, and says so.
+    let parts = [part(head.as_ptr(), head.len()), part(pages.start.as_ptr(), bytes.min(pages.bytes))];
+    // SAFETY: the kernel only reads both parts, which outlive the call; where it can read nothing of the second one, it says so.
     match unsafe { libc::writev(device.as_raw_fd(), parts.as_ptr(), parts.len() as libc::c_int) } {
         written if written < 0 => Err(io::Error::last_os_error()),
         _ => Ok(()),
+    }
+}
+
+/// A page of zeros for the page cache of the kernel, which can be taken back ([NO3] of `notify.rs`).
+#[derive(Debug)]
+pub struct Zeros(Pages);
+
+impl Zeros {
+    /// Bytes of it.
+    pub const BYTES: usize = PAGE;
+
+    /// A page of its own.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new() -> io::Result<Self> {
+        Pages::with(Self::BYTES, ProtFlags::READ).map(Self)
+    }
+
+    /// Takes it back: who begins to read it from now on gets nothing.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn take_back(&self) -> io::Result<()> {
+        // SAFETY: the mapping is this value's own, no reference into it is ever made, and the kernel gets EFAULT.
+        unsafe { mprotect(self.0.start.as_ptr().cast(), self.0.bytes, MprotectFlags::empty())? };
+        Ok(())
+    }
+
+    /// Writes a message to a connection whose last `bytes` bytes are zeros; EFAULT once they were taken back.
+    pub(crate) fn write(&self, device: BorrowedFd<'_>, head: &[u8], bytes: usize) -> io::Result<()> {
+        write_with_pages(device, head, &self.0, bytes)
     }
 }
 

@@ -393,7 +393,7 @@ fn a_parked_reply_is_finished_by_another_thread_once() {
 
 #[test]
 fn notifications_leave_as_the_kernel_takes_them() {
-    use tandemfs_wire::Contents;
+    use tandemfs_wire::{Contents, Zeros};
     let (kernel, thread, _parked, notifier) = served(&Wanted::default());
     let told = |expected: i32| {
         let (header, body) = kernel.receive();
@@ -412,6 +412,9 @@ fn notifications_leave_as_the_kernel_takes_them() {
     assert_eq!(told(6), [abi::NotifyDeleteOut { parent: 1, child: 6, namelen: 1, padding: 0 }.as_bytes(), b"n\0"].concat());
     notifier.store(5, 8, b"data").expect("sent");
     assert_eq!(told(4), [abi::NotifyStoreOut { nodeid: 5, offset: 8, size: 4, padding: 0 }.as_bytes(), b"data"].concat());
+    let zeros = Zeros::new().expect("memory");
+    notifier.store_zeros(5, 8, 3, &zeros).expect("sent");
+    assert_eq!(told(4), [abi::NotifyStoreOut { nodeid: 5, offset: 8, size: 3, padding: 0 }.as_bytes(), &[0; 3]].concat());
     notifier.poll_wakeup(3).expect("sent");
     assert_eq!(told(1), 3_u64.to_ne_bytes());
     notifier.resend().expect("sent");

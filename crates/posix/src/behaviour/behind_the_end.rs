@@ -3,6 +3,8 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::fs::FallocateFlags;
 
@@ -113,6 +115,37 @@ pub(crate) fn writes_at_the_end(scene: &Scene<'_>) {
         let expected = stored.grown(END, &bytes);
         stored.assert_holds(scene, &expected, false);
     }
+}
+
+/// A file grows while others store into its last page and have it written back: each call ends, and what is stored behind it stays.
+pub(crate) fn growth_beside_stores(scene: &Scene<'_>) {
+    const GROWTHS: usize = 300;
+    const SHORT: usize = 100;
+    let file = open(scene, "beside-stores");
+    file.set_len(SHORT as u64).expect("set");
+    let mapping = || Mapping::new(&file, PAGE, true, true).expect("mapped");
+    let has_ended = AtomicBool::new(false);
+    let until_the_end = |work: &dyn Fn()| {
+        while !has_ended.load(Ordering::SeqCst) {
+            work();
+        }
+    };
+    std::thread::scope(|scope| {
+        let others = mapping();
+        scope.spawn(move || until_the_end(&|| others.set(50, b"+")));
+        scope.spawn(|| until_the_end(&|| rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("written back")));
+        let (own, begun) = (mapping(), Instant::now());
+        let growths = (0..GROWTHS).take_while(|_| begun.elapsed() < Duration::from_secs(5));
+        let wrong = growths.map(|round| round as u8).find(|round| {
+            file.set_len(SHORT as u64).expect("shrunk");
+            file.set_len(PAGE as u64 - 10).expect("grown");
+            own.set(2000, &[*round]);
+            std::thread::yield_now();
+            own.get(2000, 1) != [*round]
+        });
+        has_ended.store(true, Ordering::SeqCst);
+        assert_eq!(wrong, None, "a byte that was stored behind the end of a call");
+    });
 }
 
 pub(crate) fn allocation(scene: &Scene<'_>) {

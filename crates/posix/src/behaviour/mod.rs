@@ -97,6 +97,7 @@ pub(crate) fn tests() -> Vec<Test> {
             behind_the_end::truncation,
             behind_the_end::writes_behind_a_gap,
             behind_the_end::writes_at_the_end,
+            behind_the_end::growth_beside_stores,
             behind_the_end::allocation,
             behind_the_end::copies,
             behind_the_end::direct_writes,
