@@ -443,7 +443,7 @@ fn without_a_bug_nothing_is_caught() {
 
 #[test]
 fn sl1_lent_unverified() {
-    is_caught(Mutant::LentUnverified, &[damaged]);
+    is_caught(Mutant::OpenedUnverified, &[damaged]);
 }
 
 #[test]

@@ -10,13 +10,16 @@ use std::time::Duration;
 
 use support::bugs::{alone, find_nothing, is_caught};
 use support::work::in_every_domain;
-use tandemfs_crash::{CrashState, Cut, MemoryDevice, Random, Setting, check_device, comes_within, content, each_state, fill, mount};
+use tandemfs_crash::{
+    Access, CrashState, Cut, FaultDevice, MemoryDevice, Place, Random, Setting, check_device, comes_within, content, each_state, fill,
+    mount, mount_device,
+};
 use tandemfs_device::{Drive, PersistenceDomain, Structure};
 use tandemfs_format::inode::file_type;
 use tandemfs_format::superblock::ChecksumKind;
 use tandemfs_format::{InodeNumber, LineAddress};
 use tandemfs_fs::mutant::Mutant;
-use tandemfs_fs::{AllocateMode, FileSystem, Home, NewInode, SetAttributes, WriteOptions};
+use tandemfs_fs::{AllocateMode, Error, FileSystem, Home, NewInode, SetAttributes, WriteOptions};
 
 const WORD: usize = 8;
 const STATES: u64 = 12;
@@ -102,22 +105,36 @@ fn prepared(setting: &Setting) -> Result<(MemoryDevice, Vec<u8>), String> {
     Ok((device, bytes))
 }
 
-/// Maps, stores, syncs, stores again and unmaps. Every state of every cut is mounted and read, its open pages are closed, and it is checked.
-fn cuts(domain: PersistenceDomain, block_bytes: u32) -> Result<(), String> {
-    cuts_synced(domain, block_bytes, false)
+/// How a file is mapped.
+#[derive(Debug, Clone, Copy, Default)]
+struct Way {
+    /// It is synced by the file, not as a mapping.
+    by_file: bool,
+    without_checksums: bool,
+    /// Another mapping for stores has the same pages, and goes later.
+    under_another: bool,
 }
 
-/// The same, synced as a mapping, or by the file.
-fn cuts_synced(domain: PersistenceDomain, block_bytes: u32, by_file: bool) -> Result<(), String> {
-    let setting = setting(domain, block_bytes);
+/// Maps, stores, syncs, stores again and unmaps. Every state of every cut is mounted and read, its open pages are closed, and it is checked.
+fn cuts(domain: PersistenceDomain, block_bytes: u32) -> Result<(), String> {
+    cuts_in(domain, block_bytes, Way::default())
+}
+
+fn cuts_in(domain: PersistenceDomain, block_bytes: u32, way: Way) -> Result<(), String> {
+    let mut setting = setting(domain, block_bytes);
+    if way.without_checksums {
+        setting.format.checksum_kind = ChecksumKind::None;
+    }
     let (device, before) = prepared(&setting)?;
     let fs = mount(&device, &setting.mount)?;
     let file = fs.lookup(InodeNumber::ROOT, b"f").map_err(text)?.inode;
+    let map = || fs.map(file, 4096, before.len() as u64 - 4096, true).map_err(text);
+    let _other = way.under_another.then(map).transpose()?;
     fs.checkpoint().map_err(text)?;
     let (start, length) = (device.fork(), before.len());
     device.start_recording();
     device.mark(MAP);
-    let mapping = fs.map(file, 4096, length as u64 - 4096, true).map_err(text)?;
+    let mapping = map()?;
     device.mark_return(MAP);
     let mut versions = Versions { stored: before.clone(), before: before.clone(), at_last: before };
     // Whole words, so that each is of one version. Some of the second stores lie over the first.
@@ -130,7 +147,7 @@ fn cuts_synced(domain: PersistenceDomain, block_bytes: u32, by_file: bool) -> Re
     }
     device.mark_return(STORE);
     device.mark(SYNC);
-    match by_file {
+    match way.by_file {
         true => fs.sync_mapped(Some(file)).map_err(text)?,
         false => mapping.sync(0, mapping.length()).map_err(text)?,
     }
@@ -328,7 +345,182 @@ fn unchecked() -> Result<(), String> {
 
 /// [FM5]: stores by mappings are durable by a sync of the file.
 fn cuts_of_a_sync_of_the_file() -> Result<(), String> {
-    cuts_synced(PersistenceDomain::Adr, 4096, true)
+    cuts_in(PersistenceDomain::Adr, 4096, Way { by_file: true, ..Way::default() })
+}
+
+/// [FM5]: an unmap makes stores durable, also where there is nothing to close.
+fn cuts_of_an_unmap_without_checksums() -> Result<(), String> {
+    cuts_in(PersistenceDomain::Adr, 16 << 10, Way { without_checksums: true, ..Way::default() })
+}
+
+fn cuts_of_an_unmap_under_another() -> Result<(), String> {
+    cuts_in(PersistenceDomain::Adr, 4096, Way { under_another: true, ..Way::default() })
+}
+
+/// Flips a byte of a file on its device.
+fn damage(fs: &FileSystem, device: &MemoryDevice, file: InodeNumber, at: u64) -> Result<(), String> {
+    let mapping = fs.map(file, 0, fs.attributes(file).map_err(text)?.size, false).map_err(text)?;
+    let extent = mapping.extents().iter().find(|extent| (extent.file_offset..extent.file_offset + extent.bytes).contains(&at));
+    let extent = extent.ok_or("no such byte")?;
+    let place = extent.device_offset + at - extent.file_offset;
+    drop(mapping);
+    device.damage(|zones| zones.memory[place as usize] ^= 1);
+    Ok(())
+}
+
+/// [OG7]: damaged bytes never get a checksum, whether the file is mapped, or written to while it is mapped for loads.
+fn damaged() -> Result<(), String> {
+    for block_bytes in [4096, 64 << 10] {
+        let setting = setting(PersistenceDomain::Adr, block_bytes);
+        let device = setting.format();
+        let fs = mount(&device, &setting.mount)?;
+        for is_mapped in [true, false] {
+            let file = create(&fs, if is_mapped { b"mapped" } else { b"written" })?;
+            fs.set_home(file, Home::Memory).map_err(text)?;
+            write(&fs, file, 0, &fill(1, 200_000))?;
+            let at = if is_mapped { 150_000 } else { 1000 };
+            let reading = if is_mapped { None } else { Some(fs.map(file, 0, 200_000, false).map_err(text)?) };
+            damage(&fs, &device, file, at)?;
+            let is_refused = |result: Result<(), Error>| match result {
+                Err(Error::DamagedData { .. }) => Ok(()),
+                other => Err(format!("blocks of {block_bytes}, mapped {is_mapped}: {other:?}")),
+            };
+            if is_mapped {
+                is_refused(fs.map(file, 0, 200_000, true).map(drop))?;
+            } else {
+                is_refused(fs.write(file, 10, b"beside it", WriteOptions::default()).map(drop))?;
+            }
+            drop(reading);
+            is_refused(fs.read(file, at, &mut [0; 10]).map(drop))?;
+        }
+        while fs.close_open_pages().map_err(text)? {}
+        fs.unmount().map_err(text)?;
+        let Err(found) = check_device(&device, false) else { return Err("check finds no damage".into()) };
+        if found.matches("DataDamaged").count() > 2 {
+            return Err(found);
+        }
+    }
+    Ok(())
+}
+
+/// [MC3]: what is stored behind the end of a file does not become its bytes, though giving the last block its pages made its end zeros.
+fn stored_behind_the_end() -> Result<(), String> {
+    for (checksum_kind, is_cut) in [(ChecksumKind::None, false), (ChecksumKind::Crc32c, true), (ChecksumKind::Crc32c, false)] {
+        let mut setting = setting(PersistenceDomain::Process, 16 << 10).without_blocks();
+        setting.format.checksum_kind = checksum_kind;
+        let device = setting.format();
+        let fs = mount(&device, &setting.mount)?;
+        let file = create(&fs, b"f")?;
+        let set_size = |fs: &FileSystem, size| {
+            let attributes = SetAttributes { size: Some(size), ..SetAttributes::default() };
+            fs.set_attributes(file, &attributes).map(drop).map_err(text)
+        };
+        write(&fs, file, 0, &[7; 40_000])?;
+        fs.write_back_all().map_err(text)?;
+        set_size(&fs, 10_000)?;
+        let mapping = fs.map(file, 8192, 1808, true).map_err(text)?;
+        mapping.memory().copy_in(1808, &[9; 2288]).map_err(text)?;
+        let device = if is_cut { Arc::new(device.fork()) } else { Arc::new(device.clone()) };
+        drop(mapping);
+        let fs = if is_cut { mount(&device, &setting.mount)? } else { fs };
+        set_size(&fs, 20_000)?;
+        let found = content(&fs, file).map_err(text)?;
+        if found.len() != 20_000 || found[..10_000] != [7; 10_000] || found[10_000..] != [0; 10_000] {
+            return Err(format!("{checksum_kind:?}, cut {is_cut}: the file has other bytes"));
+        }
+        fs.unmount().map_err(text)?;
+        check_device(&device, false)?;
+    }
+    Ok(())
+}
+
+/// [MC6]: a write over the mapped end of a file that finds no space for all of its bytes leaves the file as long as it has written.
+fn short_write_over_the_end() -> Result<(), String> {
+    let setting = setting(PersistenceDomain::Adr, 64 << 10).without_blocks();
+    let device = setting.format();
+    let fs = mount(&device, &setting.mount)?;
+    let (file, other) = (create(&fs, b"f")?, create(&fs, b"other")?);
+    write(&fs, file, 0, &[1; 10_000])?;
+    let mapping = fs.map(file, 0, 10_000, true).map_err(text)?;
+    for piece in [64 << 10, 4096, 512, 64] {
+        let bytes = vec![2; piece];
+        let _until_it_is_full = (0..).find(|_| fs.append(other, &bytes, WriteOptions::default()).is_err());
+    }
+    let size = || fs.attributes(file).map(|found| found.size).map_err(text);
+    let before = size()?;
+    let written = fs.write(file, before, &[3; 200 << 10], WriteOptions::default());
+    let expected = match &written {
+        Ok(written) => before + *written as u64,
+        Err(Error::NoSpace { .. } | Error::Mapped) => before,
+        Err(error) => return Err(text(error)),
+    };
+    if expected == before + (200 << 10) || size()? != expected {
+        return Err(format!("{written:?} at {before}, and the file has {} B", size()?));
+    }
+    drop(mapping);
+    let found = content(&fs, file).map_err(text)?;
+    if found[..10_000] != [1; 10_000] || found[10_000..].iter().any(|byte| *byte != 3) {
+        return Err("it has other bytes".into());
+    }
+    fs.unmount().map_err(text)?;
+    check_device(&device, false).map(drop)
+}
+
+/// [MC5]: whichever store of a punch fails, what a mapping stores afterwards is the file's.
+fn punched_with_failing_stores() -> Result<(), String> {
+    let setting = setting(PersistenceDomain::Process, 16 << 10).without_blocks();
+    let prepare = |device: Arc<FaultDevice>| -> Result<(FileSystem, InodeNumber), String> {
+        let fs = mount_device(device, &setting.mount).map_err(text)?;
+        let file = create(&fs, b"f")?;
+        write(&fs, file, 0, &fill(1, 10 << 14))?;
+        fs.checkpoint().map_err(text)?;
+        Ok((fs, file))
+    };
+    let counting = Arc::new(FaultDevice::counting(setting.format()));
+    let (fs, file) = prepare(counting.clone())?;
+    let mapping = fs.map(file, 0, 10 << 14, true).map_err(text)?;
+    let from = counting.count(Access::Store);
+    fs.allocate(file, 1 << 14, 8 << 14, AllocateMode::Punch).map_err(text)?;
+    let to = counting.count(Access::Store);
+    drop(mapping);
+    drop(fs);
+    let mut failed = 0;
+    for succeed in from..to {
+        let faulty = Arc::new(FaultDevice::new(setting.format(), Access::Store, succeed, false));
+        let (fs, file) = prepare(faulty)?;
+        let mapping = fs.map(file, 0, 10 << 14, true).map_err(text)?;
+        let punched = fs.allocate(file, 1 << 14, 8 << 14, AllocateMode::Punch);
+        if matches!(punched, Err(Error::Stopped { .. })) {
+            continue; // a record could not be stored
+        }
+        failed += u64::from(punched.is_err());
+        let at = 5 << 14;
+        mapping.store(at, b"behind the punch").map_err(text)?;
+        let mut found = [0; 16];
+        fs.read(file, at, &mut found).map_err(text)?;
+        if found != *b"behind the punch" {
+            return Err(format!("store {succeed} failed: {punched:?}, and then a call reads {found:?}"));
+        }
+    }
+    if failed == 0 { Err(format!("none of {} stores failed the punch", to - from)) } else { Ok(()) }
+}
+
+/// [OG2]: a page that cannot be read stays open, and those behind it are closed.
+fn unreadable() -> Result<(), String> {
+    let setting = setting(PersistenceDomain::Gpf, 16 << 10).without_blocks();
+    let device = setting.format();
+    let fs = mount(&device, &setting.mount)?;
+    let file = create(&fs, b"f")?;
+    write(&fs, file, 0, &fill(1, 5 << 14))?;
+    let (first, second) = (fs.map(file, 0, 1 << 14, true).map_err(text)?, fs.map(file, 3 << 14, 1 << 14, true).map_err(text)?);
+    let page = first.extents()[0].device_offset;
+    let device = device.fork();
+    drop((first, second));
+    let faulty = Arc::new(FaultDevice::at(device.clone(), Place::Memory(page..page + 64), false));
+    let fs = mount_device(faulty, &setting.mount).map_err(text)?;
+    fs.unmount().map_err(text)?;
+    let counts = check_device(&device, false)?;
+    if counts.open_pages == 4 { Ok(()) } else { Err(format!("{} pages are open, not those of one block", counts.open_pages)) }
 }
 
 /// Waits until the clock of the file system's times shows another time.
@@ -443,6 +635,8 @@ fn without_a_bug_nothing_is_caught() {
         }
     }
     find_nothing(&[pinned, unchecked, cuts_of_a_sync_of_the_file, timed, left, left_past_eviction]);
+    find_nothing(&[cuts_of_an_unmap_without_checksums, cuts_of_an_unmap_under_another, damaged, stored_behind_the_end]);
+    find_nothing(&[short_write_over_the_end, punched_with_failing_stores, unreadable]);
 }
 
 #[test]
@@ -488,6 +682,36 @@ fn fm5_mapped_not_synced() {
 #[test]
 fn fm5_mappings_untimed() {
     is_caught(Mutant::MappingsUntimed, &[timed]);
+}
+
+#[test]
+fn fm5_unmapped_unflushed() {
+    is_caught(Mutant::UnmappedUnflushed, &[cuts_of_an_unmap_without_checksums, cuts_of_an_unmap_under_another]);
+}
+
+#[test]
+fn og7_opened_unverified() {
+    is_caught(Mutant::OpenedUnverified, &[damaged]);
+}
+
+#[test]
+fn mc3_mapped_end_of_old_view() {
+    is_caught(Mutant::MappedEndOfOldView, &[stored_behind_the_end]);
+}
+
+#[test]
+fn mc6_grown_stays() {
+    is_caught(Mutant::GrownStays, &[short_write_over_the_end]);
+}
+
+#[test]
+fn mc5_unzeroed_stays_unwritten() {
+    is_caught(Mutant::UnzeroedStaysUnwritten, &[punched_with_failing_stores]);
+}
+
+#[test]
+fn og2_unreadable_ends_closing() {
+    is_caught(Mutant::UnreadableEndsClosing, &[unreadable]);
 }
 
 #[test]

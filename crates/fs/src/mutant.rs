@@ -105,6 +105,18 @@ pub enum Mutant {
     FillNotFenced,
     /// [FM5] of `data/mapped.rs`: the end of a mapping for stores leaves the times of a file without checksums.
     MappingsUntimed,
+    /// [OG7]: what is opened was not read, so damage gets a checksum when it is closed.
+    OpenedUnverified,
+    /// [MC3]: whether the end of a mapped file may be stale is what it was before the last block got its pages.
+    MappedEndOfOldView,
+    /// [FM5]: an unmap flushes what it closes alone.
+    UnmappedUnflushed,
+    /// [MC5]: mapped blocks that could not be zeroed stay unwritten.
+    UnzeroedStaysUnwritten,
+    /// [MC6]: a write that fails leaves the file as long as it would have become.
+    GrownStays,
+    /// [OG2]: an open page that cannot be read keeps all behind it in its file from being closed.
+    UnreadableEndsClosing,
     /// [FM5] of `data/mapped.rs`: a sync of a file flushes nothing of what was stored by its mappings.
     MappedNotSynced,
     /// [FM8] of `data/mapped.rs`: pages that a program may still store to are closed and given up before an unmount.

@@ -42,7 +42,7 @@ use crate::wait::may_wait;
 /// A window, in bytes: what is looked up at once. Windows begin at its multiples.
 pub const LENT_BYTES: u64 = 1 << 20;
 /// Bytes that are verified at a time.
-const VERIFIED_BYTES: usize = 64 << 10;
+pub(super) const VERIFIED_BYTES: usize = 64 << 10;
 
 impl FileSystem {
     /// Where the window of a file that has this offset has its bytes in the memory zone, in order; what is left out lies elsewhere, or is

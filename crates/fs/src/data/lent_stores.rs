@@ -168,14 +168,11 @@ impl FileSystem {
         let view = self.view(file)?;
         let extents = around(self.lendable(file, &view, &blocks)?, offset);
         let (Some(first), Some(last)) = (extents.first(), extents.last()) else { return Ok(None) };
-        for extent in &extents {
-            match self.verify_lent(file, &view, extent) {
-                Err(Error::DamagedData { .. } | Error::LostData { .. }) => return Ok(None),
-                other => other?,
-            }
-        }
         let blocks = first.file_offset / block_bytes..(last.file_offset + last.bytes).div_ceil(block_bytes);
-        self.open_blocks(file, blocks.clone()).inspect_err(|_| self.unchecked.lock().add(file.number))?; // some may be
+        match self.open_blocks(file, blocks.clone()) {
+            Err(Error::DamagedData { .. } | Error::LostData { .. }) => return Ok(None), // [OG7] of `open_pages.rs`
+            other => other.inspect_err(|_| self.unchecked.lock().add(file.number))?,    // some may be
+        }
         file.pages.forget(blocks.start * block_bytes, blocks.end * block_bytes); // [FP3] of `cache/file_pages.rs`, before [VS4]
         let room =
             if part == Part::End { self.lend_room(file, &view).inspect_err(|_| self.unchecked.lock().add(file.number))? } else { None };

@@ -52,6 +52,7 @@ use crate::mutant::{Mutant, on};
 use crate::quota::unbound;
 use crate::space::Zone;
 use crate::statistics::add;
+use crate::tuning::mappings::MappedPages;
 use crate::types::Home;
 use crate::volume::Tx;
 use crate::wait::may_wait;
@@ -246,27 +247,35 @@ impl<F: Deref<Target = FileSystem>> Pinned<F> {
     /// [FM5]
     fn end(&mut self) -> Result<()> {
         let Some(id) = self.id.take() else { return Ok(()) };
-        self.file_system.mappings.stores_end(self.file.number, id);
         let (first, last) = (self.blocks.start, self.blocks.end - 1);
         let ranges = &self.file.ranges;
         let range = ranges.exclusive_to_map(first, last);
         ranges.unpin(id);
         let result = match &range {
-            _ if !self.writable => Ok(()),
+            _ if !self.writable => Ok(true),
             Err(_) => Err(Error::WouldWait),
             Ok(_) => self.close(),
         };
         if result.is_err() {
             self.file_system.unchecked.lock().add(self.file.number);
         }
-        result
+        let mappings = &self.file_system.mappings;
+        let flushed = match result {
+            Ok(true) => Ok(()),
+            _ if on(Mutant::UnmappedUnflushed) => Ok(()),
+            _ => self.file_system.flush_stored(&mappings.pages_of(self.file.number, id)),
+        };
+        mappings.stores_end(self.file.number, id); // until here an fsync by others flushes them
+        result.and(flushed)
     }
 
-    fn close(&self) -> Result<()> {
+    /// Whether all pages are closed, and so durable.
+    fn close(&self) -> Result<bool> {
         let (mut at, mut closed) = (self.blocks.start, 0);
         let mut others = self.file.ranges.pins(self.blocks.start, self.blocks.end - 1);
         others.retain(|pin| pin.writable);
         others.sort_by_key(|pin| pin.first);
+        let are_closed = self.file_system.volume.checksums && others.is_empty();
         for pin in others {
             if at < pin.first {
                 closed += self.file_system.close_blocks(&self.file, at..pin.first, true)?;
@@ -279,7 +288,7 @@ impl<F: Deref<Target = FileSystem>> Pinned<F> {
         if closed == 0 && !on(Mutant::MappingsUntimed) {
             self.file_system.commit_size(&self.file, changed)?; // [FM5]
         }
-        Ok(())
+        Ok(are_closed)
     }
 }
 
@@ -359,12 +368,18 @@ impl FileSystem {
             return Ok(());
         }
         may_wait()?;
+        // Pages of a mapping that ends meanwhile may become somebody else's; flushing changes no bytes.
+        self.flush_stored(&self.mappings.stored_pages(number))
+    }
+
+    /// Makes what was stored to pages durable.
+    fn flush_stored(&self, mappings: &[MappedPages]) -> Result<()> {
         let drive = &self.volume.drive;
-        for pages in self.mappings.stored_pages(number) {
-            // Pages of a mapping that ends meanwhile may become somebody else's; flushing changes no bytes.
-            for (page, bytes) in pages.iter() {
-                drop(drive.fence(drive.flush_lines(drive.mapped_lines(*page, *bytes))));
-            }
+        if mappings.is_empty() || !drive.domain().needs_flush() {
+            return Ok(());
+        }
+        for (page, bytes) in mappings.iter().flat_map(|pages| pages.iter()) {
+            drop(drive.fence(drive.flush_lines(drive.mapped_lines(*page, *bytes))));
         }
         Ok(drive.flushed()?)
     }
@@ -445,13 +460,15 @@ impl FileSystem {
         }
         let (mut at, end) = (blocks.start, blocks.end.min(view.size.div_ceil(block_bytes)));
         while at < end {
-            at = self.fill_step(file, at..end, writable, None)?;
+            at = self.fill_step(file, at..end, Fill::Zeros { writable, grows: None })?;
         }
         if writable {
             self.open_blocks(file, blocks.clone())?;
         }
         let extents = self.extents_of(file, &view, &blocks, bytes.start..bytes.end.next_multiple_of(step))?;
         if blocks.end * block_bytes > view.size {
+            // What gave the last block its pages may have zeroed what was behind the end.
+            let view = if on(Mutant::MappedEndOfOldView) { view } else { self.view(file)? };
             self.prepare_end(file, &view, step, writable)?;
         }
         let ranges: Vec<MemoryRange> =
@@ -552,9 +569,8 @@ impl FileSystem {
         })
     }
 
-    /// Makes some unwritten pages of a range pages of zeros, open ones if they will be stored to. Returns the block to go on with. If the file
-    /// `grows`, to some size, the transaction moves its end as far as there is space ([MC4] of `mapped_change.rs`).
-    pub(super) fn fill_step(&self, file: &InCoreInode, blocks: Range<u64>, writable: bool, grows: Option<u64>) -> Result<u64> {
+    /// Makes some unwritten pages of a range written ones. Returns the block to go on with.
+    pub(super) fn fill_step(&self, file: &InCoreInode, blocks: Range<u64>, fill: Fill) -> Result<u64> {
         let volume = &self.volume;
         let mut state = file.state.write()?;
         if state.removed {
@@ -582,11 +598,18 @@ impl FileSystem {
         drop(state); // the range keeps them; no lock of an inode is held while the device works (RULES R9)
         let mut fenced = Fenced::nothing_stored();
         for (page, count) in in_rows(unwritten.iter().map(|(_, _, run, page)| (*page, run.count.into()))) {
-            if grows.is_none() || !on(Mutant::RegrownNotZeroed) {
-                fenced = zero(self, page, count)?; // [FM3]
+            match fill {
+                Fill::Kept => {}
+                Fill::Zeros { grows: Some(_), .. } if on(Mutant::RegrownNotZeroed) => {}
+                Fill::Zeros { .. } => fenced = zero(self, page, count)?, // [FM3]
             }
         }
-        let opens = writable && volume.checksums && !on(Mutant::OpenMarkForgotten);
+        let (opens, grows) = match fill {
+            Fill::Zeros { writable, grows } => (writable, grows),
+            Fill::Kept => (true, None),
+        };
+        let is_stored_to = opens;
+        let opens = opens && volume.checksums && !on(Mutant::OpenMarkForgotten);
         let zero_checksum = volume.data_checksum(&[0; SECTOR_BYTES]);
         state = file.state.write()?;
         if state.removed {
@@ -609,7 +632,7 @@ impl FileSystem {
         }
         let reached = grows.map_or(0, |size| size.min(next.saturating_mul(volume.geometry.block_bytes().into())));
         if reached > new.size {
-            let is_stored_to = writable && !reached.is_multiple_of(volume.geometry.block_bytes().into());
+            let is_stored_to = is_stored_to && !reached.is_multiple_of(volume.geometry.block_bytes().into());
             new.size = reached;
             new.state = new.state & !state::TAIL_STALE | if is_stored_to { state::TAIL_STALE } else { 0 };
         }
@@ -686,6 +709,20 @@ impl FileSystem {
         }
         Ok(())
     }
+}
+
+/// What unwritten pages become ([`FileSystem::fill_step`]).
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Fill {
+    /// Zeros.
+    Zeros {
+        /// They are open, as they will be stored to.
+        writable: bool,
+        /// The transaction moves the end of the file over them, at most to some size ([MC4] of `mapped_change.rs`).
+        grows: Option<u64>,
+    },
+    /// What they hold, which is the file's, as open pages ([MC5]).
+    Kept,
 }
 
 /// Pages in rows, from extents in the order of the file.

@@ -14,14 +14,16 @@
 //!       are zeroed and fenced, then they are written again, before the call is answered: no replay undoes a store made after it. Of stores
 //!       while it runs each may be lost. Parts of blocks are written with zeros as by [MW2]; where the
 //!       zone has no slot for that they are zeroed in place, line by line, so that punching needs no room (RULES R14). Space is not freed.
+//!       If pages cannot be zeroed, the blocks are written again with what they hold, and open, so that stores to them are the file's.
 //! [MC6] A write over mapped blocks behind the end grows the file first, then it is one inside. An append takes its bytes so, and others come
-//!       behind them. A crash between leaves zeros.
+//!       behind them. A crash between leaves zeros; a call that fails or is short takes back what it has not written.
 //! [MC7] A mapping gives the last block of the file all its pages, so that there is room for growth. If the zone had none, growth
 //!       into the missing pages is refused (`Mapped`) while the block is mapped.
 //! [MC8] A write behind a gap holds its own blocks alone, all else that moves the end holds the blocks behind it. So who maps the end holds
 //!       all behind it until the pin is set: such a write has moved the end before, or finds the pin ([MC6]). A write takes back only the
 //!       `TAIL_STALE` that it has found.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use tandemfs_device::{Fenced, Flushed, Lines, Structure};
@@ -32,7 +34,7 @@ use tandemfs_format::{DataAddress, LINE_BYTES, LineAddress, PAGE_BYTES};
 use super::FileView;
 use super::allocate::{FREE_STEP_BLOCKS, STEP_BLOCKS, Zeroed};
 use super::commit::{changed, count_space};
-use super::mapped::{in_rows, zero};
+use super::mapped::{Fill, in_rows, zero};
 use super::mapped_write::PIECE_BYTES;
 use super::truncate::{free_blocks, logs_before, put_cut_block};
 use crate::alloc::Need;
@@ -243,7 +245,7 @@ impl FileSystem {
         for (part, pinning) in Pinning::parts(pins, last..size.div_ceil(block_bytes)) {
             let mut at = part.start;
             while pinning != Pinning::None && at < part.end {
-                at = self.fill_step(file, at..part.end, pinning == Pinning::Stores, Some(size))?;
+                at = self.fill_step(file, at..part.end, Fill::Zeros { writable: pinning == Pinning::Stores, grows: Some(size) })?;
             }
         }
         let view = FileView { tail_stale: false, ..self.view(file)? };
@@ -256,9 +258,15 @@ impl FileSystem {
         })
     }
 
-    /// For a write that found mapped blocks: grows the file over those behind its end ([MC6]). Returns the offset of the write, for which an
-    /// append has taken its bytes; `None` if an append is to be tried again.
-    pub(super) fn grow_for_write(&self, file: &InCoreInode, offset: Option<u64>, length: u64) -> Result<Option<u64>> {
+    /// For a write that found mapped blocks: grows the file over those behind its end ([MC6]), and adds that to what the call has `grown` it by. Returns the
+    /// offset of the write, for which an append has taken its bytes; `None` if an append is to be tried again.
+    pub(super) fn grow_for_write(
+        &self,
+        file: &InCoreInode,
+        offset: Option<u64>,
+        length: u64,
+        grown: &RefCell<Option<Range<u64>>>,
+    ) -> Result<Option<u64>> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         loop {
             let before = self.view(file)?.size;
@@ -276,15 +284,23 @@ impl FileSystem {
             return match offset {
                 None if pins.is_empty() => Ok(None),
                 Some(_) if !is_behind => Ok(Some(at)),
-                _ => self.grow_mapped(file, &view, end, &pins, |_| {}).map(|()| Some(at)),
+                _ => {
+                    let result = self.grow_mapped(file, &view, end, &pins, |_| {});
+                    let reached = self.view(file)?.size;
+                    if reached > before {
+                        let mut grown = grown.borrow_mut();
+                        *grown = Some(grown.as_ref().map_or(before, |grown| grown.start)..reached);
+                    }
+                    result.map(|()| Some(at))
+                }
             };
         }
     }
 
-    /// Takes back what an append has taken ([MC6]) and could not write, if nobody came behind it.
+    /// Takes back what a write has grown a file by ([MC6]) and could not write, if nobody came behind it.
     pub(super) fn cut_back_or_warn(&self, file: &InCoreInode, taken: u64, size: u64) {
         if let Err(error) = self.with_room(|| self.cut_back(file, taken, size)) {
-            tracing::warn!(%error, inode = file.number.get(), size, taken, "an append that failed leaves zeros");
+            tracing::warn!(%error, inode = file.number.get(), size, taken, "a write that failed leaves zeros");
         }
     }
 
@@ -372,12 +388,32 @@ impl FileSystem {
         while at < whole.end {
             let step = at..whole.end.min((at / STEP_BLOCKS + 1) * STEP_BLOCKS);
             self.unwrite_step(file, step.clone(), changed)?;
-            while at < step.end && !on(Mutant::PunchedStaysUnwritten) {
-                at = self.fill_step(file, at..step.end, pinning == Pinning::Stores, None)?;
+            if !on(Mutant::PunchedStaysUnwritten) {
+                let zeros = Fill::Zeros { writable: pinning == Pinning::Stores, grows: None };
+                self.fill_blocks(file, step.clone(), zeros).inspect_err(|_| self.keep_unwritten(file, step.clone()))?;
             }
             at = step.end;
         }
         self.write_zeros_to_mapped(file, (whole.end * block_bytes).min(end)..end, pinning)
+    }
+
+    fn fill_blocks(&self, file: &InCoreInode, blocks: Range<u64>, fill: Fill) -> Result<()> {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            at = self.fill_step(file, at..blocks.end, fill)?;
+        }
+        Ok(())
+    }
+
+    /// Makes blocks written again that could not be zeroed, and are mapped ([MC5]).
+    fn keep_unwritten(&self, file: &InCoreInode, blocks: Range<u64>) {
+        if on(Mutant::UnzeroedStaysUnwritten) {
+            return;
+        }
+        self.unchecked.lock().add(file.number);
+        if let Err(error) = self.fill_blocks(file, blocks.clone(), Fill::Kept) {
+            tracing::warn!(inode = file.number.get(), %error, ?blocks, "what mappings store to these blocks is not the file's");
+        }
     }
 
     fn write_zeros_to_mapped(&self, file: &InCoreInode, bytes: Range<u64>, pinning: Pinning) -> Result<()> {

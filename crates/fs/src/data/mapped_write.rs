@@ -43,7 +43,8 @@ pub(super) const PIECE_BYTES: u64 = 32 << 10;
 
 impl FileSystem {
     /// Writes the first bytes of a range where blocks are mapped, or are mapped behind it. `later` are those that the same call writes after
-    /// `data`. An append takes bytes for both. Returns where the range begins, and how much was written: 0 if it is to be tried again.
+    /// `data`. An append takes bytes for both. Returns where the range begins, and how much was written: 0 if it is to be tried again. What the call has
+    /// grown the file by is the caller's to take back.
     pub(super) fn write_beside_pins(
         &self,
         file: &Arc<InCoreInode>,
@@ -53,19 +54,18 @@ impl FileSystem {
         call: &Call<'_, '_>,
     ) -> Result<(u64, usize)> {
         if !options.append {
-            self.with_room(|| self.grow_for_write(file, Some(offset), data.len() as u64))?;
+            self.with_room(|| self.grow_for_write(file, Some(offset), data.len() as u64, &call.grown))?;
             let written = self.with_room(|| self.write_around_pins(file, offset, data, options, call))?;
             return Ok((offset, written));
         }
         let length = (data.len() + later.len()) as u64;
-        let Some(start) = self.with_room(|| self.grow_for_write(file, None, length))? else { return Ok((offset, 0)) };
+        let Some(start) = self.with_room(|| self.grow_for_write(file, None, length, &call.grown))? else { return Ok((offset, 0)) };
         let inside = WriteOptions { append: false, ..options };
         let write = || match self.write_around_pins(file, start, data, inside, call) {
             Ok(0) => self.write_piece(file, start, (data, later), inside, call).map(|_| data.len()),
             other => other,
         };
-        let written = self.with_room(write).inspect_err(|_| self.cut_back_or_warn(file, start + length, start))?;
-        Ok((start, written))
+        Ok((start, self.with_room(write)?))
     }
 
     /// Writes the first bytes of a range of which some blocks are mapped: up to the first of them, or to mapped ones. Returns their number; 0

@@ -13,12 +13,14 @@
 //! [OG5] Open pages are read as they are. What changes an unchecked block, that is not mapped any more, treats it like every block without
 //!       checksums; what it writes has some again. This is the exception from [CO1] and [RW7].
 //! [OG6] Opening and closing take no space: open pages keep the lines that their checksums need ([BL4] is about the same).
+//! [OG7] What is opened was read with its checksums before, its range locked: whoever closes it gives no damage a checksum (RULES R10). What is
+//!       damaged is not opened.
 
 use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
-use tandemfs_device::{Fenced, Flushed, Structure};
+use tandemfs_device::{Fenced, Flushed, Sink, Structure};
 use tandemfs_format::inode::state::TAIL_STALE;
 use tandemfs_format::mapping::{BlockChecksum, vector_lines};
 use tandemfs_format::run::Run;
@@ -26,6 +28,7 @@ use tandemfs_format::{DataAddress, InodeNumber, LineAddress, PAGE_BYTES};
 
 use super::commit::changed;
 use super::extent_io::checksums_of;
+use super::lent::VERIFIED_BYTES;
 use super::move_pieces::is_of_a_block;
 use crate::alloc::Need;
 use crate::error::{Error, Result};
@@ -74,6 +77,21 @@ impl Marked {
             Self::Block(_) => 1,
         }
     }
+
+    /// Bytes of its pages.
+    fn bytes(&self, block_bytes: u64) -> u64 {
+        match self {
+            Self::Run(run) => u64::from(run.blocks) * block_bytes,
+            Self::Block(block) => block.base.data_bytes().into(),
+        }
+    }
+}
+
+/// What was closed of a file at once.
+struct Step {
+    /// The block to go on with; `None` if no page is left.
+    end: Option<u64>,
+    pages: u64,
 }
 
 impl FileSystem {
@@ -83,6 +101,7 @@ impl FileSystem {
             return Ok(());
         }
         self.split_runs(file, &blocks)?;
+        self.verify_to_open(file, &blocks)?; // [OG7]
         let mut at = blocks.start;
         while at < blocks.end {
             let mut state = file.state.write()?;
@@ -103,6 +122,33 @@ impl FileSystem {
             if !found.is_empty() {
                 new.root = root.to_bytes();
                 file.commit_moved(tx, &mut state, new, Fenced::nothing_stored())?;
+            }
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// Reads the pages of a range that have checksums ([OG7]).
+    fn verify_to_open(&self, file: &InCoreInode, blocks: &Range<u64>) -> Result<()> {
+        if on(Mutant::OpenedUnverified) {
+            return Ok(());
+        }
+        let (view, block_bytes) = (self.view(file)?, u64::from(self.volume.geometry.block_bytes()));
+        let (mut at, mut buffer) = (blocks.start, Vec::new());
+        while at < blocks.end {
+            let (found, next) = {
+                let state = file.state.read()?;
+                let has_checksums = |marked: &Marked| !marked.is_open() && marked.has_mark();
+                self.marked(live_owner(file, &state)?, &state, at..blocks.end, STEP_ITEMS, &has_checksums)?
+            };
+            for (first, marked) in found {
+                let (mut at, end) = (first * block_bytes, first * block_bytes + marked.bytes(block_bytes));
+                while at < end {
+                    let part = VERIFIED_BYTES.min((end - at) as usize);
+                    buffer.resize(VERIFIED_BYTES, 0);
+                    self.fetch(file, &view, at, Sink::Private(&mut buffer[..part]), false)?;
+                    at += part as u64;
+                }
             }
             at = next;
         }
@@ -261,62 +307,55 @@ impl FileSystem {
     /// `ReadOnly`, `Stopped`.
     pub fn close_open_pages(&self) -> Result<bool> {
         self.volume.health.check_writable()?;
-        let Some((number, from)) = self.unchecked.lock().files.first_key_value().map(|(number, from)| (*number, *from)) else {
-            return Ok(false);
+        let Some((number, from)) = self.unchecked.lock().take() else { return Ok(false) };
+        let step = self.close_next(number, from);
+        let next = match &step {
+            Ok(Step { end, .. }) => *end,
+            Err(Error::Stopped { .. } | Error::ReadOnly) => Some(from),
+            Err(_) => None, // the file is gone, or its mapping is damaged
         };
-        let step = self.close_next(InodeNumber::new(number), from);
-        let mut unchecked = self.unchecked.lock();
+        self.unchecked.lock().has_closed(number, next);
         match step {
-            Ok(Some((next, pages))) => {
-                unchecked.closed += pages;
-                unchecked.files.insert(number, next);
+            Ok(Step { pages, .. }) if pages > 0 => {
+                tracing::debug!(inode = number.get(), pages, "pages that were open have checksums again")
             }
-            Ok(None) => {
-                unchecked.files.remove(&number);
-                let pages = std::mem::take(&mut unchecked.closed);
-                if pages > 0 {
-                    tracing::info!(inode = number, pages, "pages that were open have checksums again");
-                }
-            }
+            Ok(_) => {}
             Err(error @ (Error::Stopped { .. } | Error::ReadOnly)) => return Err(error),
-            Err(error) => {
-                unchecked.files.remove(&number);
-                unchecked.closed = 0;
-                if is_of_a_block(&error) {
-                    tracing::warn!(inode = number, %error, "pages stay without checksums");
-                }
-            }
+            Err(error) if is_of_a_block(&error) => tracing::warn!(inode = number.get(), %error, "pages stay without checksums"),
+            Err(_) => {}
         }
         Ok(true)
     }
 
-    /// Closes the next open run or block of a file, from a block on. Returns where to go on, and how many pages it was.
-    fn close_next(&self, number: InodeNumber, from: u64) -> Result<Option<(u64, u64)>> {
+    /// Closes the next open run or block of a file, from a block on.
+    fn close_next(&self, number: InodeNumber, from: u64) -> Result<Step> {
         let file = self.inodes.get(&self.volume, number)?;
         let next_open = |file: &InCoreInode| -> Result<Option<(u64, u64)>> {
             let state = file.state.read()?;
             let (found, _) = self.marked(live_owner(file, &state)?, &state, from..u64::MAX, 1, &Marked::is_open)?;
             Ok(found.first().map(|(first, marked)| (*first, first + marked.blocks())))
         };
-        let Some((first, end)) = next_open(&file)? else { return Ok(None) };
+        let Some((first, end)) = next_open(&file)? else { return Ok(Step { end: None, pages: 0 }) };
         let Some(_range) = file.ranges.exclusive_unless_leased(first, end - 1) else {
-            self.unchecked.lock().later.insert(number.get()); // it is mapped, or has a lease
+            self.unchecked.lock().add_later(number); // it is mapped, or has a lease
             let of_pins = file.ranges.pins(first, end - 1).iter().map(|pin| pin.last.saturating_add(1)).max();
-            return Ok(Some((of_pins.unwrap_or(end).max(end), 0)));
+            return Ok(Step { end: Some(of_pins.unwrap_or(end).max(end)), pages: 0 });
         };
-        let pages = self.close_blocks(&file, first..end, false)?;
-        Ok(Some((end, pages)))
+        let pages = match self.close_blocks(&file, first..end, false) {
+            // Those behind it are closed all the same.
+            Err(error) if is_of_a_block(&error) && !on(Mutant::UnreadableEndsClosing) => {
+                tracing::warn!(inode = number.get(), block = first, %error, "pages stay without checksums");
+                0
+            }
+            other => other?,
+        };
+        Ok(Step { end: Some(end), pages })
     }
 
     /// A share of background work.
     pub(crate) fn close_open_pages_behind(&self) -> Result<()> {
-        {
-            let mut unchecked = self.unchecked.lock();
-            let later = std::mem::take(&mut unchecked.later);
-            unchecked.files.extend(later.into_iter().map(|number| (number, 0)));
-            if unchecked.files.is_empty() {
-                return Ok(());
-            }
+        if !self.unchecked.lock().begin_round() {
+            return Ok(());
         }
         let start = Instant::now();
         while start.elapsed() < SHARE && !self.write_back.stop.load(Relaxed) && self.close_open_pages()? {}

@@ -74,6 +74,7 @@ impl FileSystem {
         new.space_512 = new.space_512.saturating_sub(freed_512);
         changed(&mut new);
         file.commit(tx, &mut state, new, stored, Flushed::nothing_written())?;
+        self.unchecked.lock().moved(file.number);
         Ok(())
     }
 }

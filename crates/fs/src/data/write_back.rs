@@ -91,6 +91,9 @@ impl FileSystem {
     pub(super) fn note_written(&self, file: &InCoreInode, targets: &[Target<'_>]) {
         let policy = self.settings.write_back();
         for target in targets {
+            if target.old.base.is_overlaid() {
+                self.unchecked.lock().add(file.number); // [BL7] of `index/block.rs`: a copy home had failed, and now it is open
+            }
             self.write_back.heat.written(policy, &self.volume.journal, file.number, target.block, !target.old.has_logs());
         }
         if self.is_data_area_low() {

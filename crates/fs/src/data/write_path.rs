@@ -61,6 +61,8 @@ pub(super) struct Call<'w, 'v> {
     rows: RefCell<Rows<'v>>,
     /// As [`FileSystem::append_where`] says.
     may_go_to: RefCell<&'w mut dyn FnMut(Range<u64>) -> bool>,
+    /// What they have grown the file by before they write there ([MC6] of `mapped_change.rs`).
+    pub(super) grown: RefCell<Option<Range<u64>>>,
 }
 
 impl FileSystem {
@@ -128,8 +130,8 @@ impl FileSystem {
         let file = self.inodes.get(&self.volume, number)?;
         file.must_be_regular("only regular files are written")?;
         let (mut done, mut end) = (0, 0);
-        let call = Call { rows: RefCell::new(Rows::new(&self.volume)), may_go_to: RefCell::new(may_go_to) };
-        let (mut options, mut first, mut taken) = (options, (0, offset), None);
+        let call = Call { rows: RefCell::new(Rows::new(&self.volume)), may_go_to: RefCell::new(may_go_to), grown: RefCell::new(None) };
+        let (mut options, mut first, mut failed) = (options, (0, offset), None);
         while done < from.len() {
             let at = first.1.checked_add((done - first.0) as u64).ok_or(Error::FileTooLarge)?;
             let rest = from.slice(done..from.len());
@@ -142,18 +144,22 @@ impl FileSystem {
                     Ok((start, written)) => {
                         (done, end) = (done + written, start + written as u64);
                         if options.append && written > 0 {
-                            (options.append, first, taken) = (false, (done, end), Some(start + rest.len() as u64)); // [MC6]
+                            (options.append, first) = (false, (done, end)); // [MC6]
                         }
                     }
-                    Err(error) if done == 0 => return Err(error),
-                    Err(_) => break,
+                    Err(error) => failed = Some(error),
                 },
-                Err(error) if done == 0 => return Err(error),
-                Err(_) => break,
+                Err(error) => failed = Some(error),
+            }
+            if failed.is_some() {
+                break;
             }
         }
-        if let Some(taken) = taken.filter(|taken| end < *taken) {
-            self.cut_back_or_warn(&file, taken, end);
+        if let Some(grown) = call.grown.take().filter(|grown| end < grown.end && !on(Mutant::GrownStays)) {
+            self.cut_back_or_warn(&file, grown.end, end.max(grown.start)); // [MC6]
+        }
+        if let Some(error) = failed.filter(|_| done == 0) {
+            return Err(error);
         }
         add(&self.volume.live.work.user_written_bytes, done as u64);
         self.note_growth(&file, end - done as u64..end);
@@ -257,13 +263,16 @@ impl FileSystem {
     fn lock_range<'f>(&self, file: &'f InCoreInode, offset: u64, length: u64, append: bool) -> Result<(u64, FileView, RangeGuard<'f>)> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let end_of = |at: u64| at.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge);
+        // [MC6] of `mapped_change.rs`
+        let must_miss_pins = |view: &FileView, end: u64, range: &RangeGuard<'_>| {
+            let is_over_pins = || !file.ranges.pins(view.size / block_bytes, (end - 1) / block_bytes).is_empty();
+            if end > view.size && range.is_of_mapped && is_over_pins() { Err(Error::Mapped) } else { Ok(()) }
+        };
         if !append {
             let end = end_of(offset)?;
             let range = file.ranges.exclusive(offset / block_bytes, (end - 1) / block_bytes)?;
             let view = self.view(file)?;
-            if end > view.size && range.is_of_mapped && !file.ranges.pins(view.size / block_bytes, (end - 1) / block_bytes).is_empty() {
-                return Err(Error::Mapped); // [MC6] of `mapped_change.rs`
-            }
+            must_miss_pins(&view, end, &range)?;
             if !view.tail_stale || end <= view.size {
                 return Ok((offset, view, range));
             }
@@ -277,6 +286,7 @@ impl FileSystem {
             let range = file.ranges.exclusive(first / block_bytes, last)?;
             let again = self.view(file)?;
             if (again.size, again.tail_stale) == (view.size, view.tail_stale) {
+                must_miss_pins(&again, end, &range)?;
                 return Ok((at, again, range));
             }
         }

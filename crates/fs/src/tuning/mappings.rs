@@ -71,6 +71,11 @@ impl Mappings {
         self.state.lock().stored.range((first, 0)..=(last, u64::MAX)).map(|(_, pages)| Arc::clone(pages)).collect()
     }
 
+    /// Pages of one mapping, if it is for stores.
+    pub(crate) fn pages_of(&self, file: InodeNumber, pin: u64) -> Vec<MappedPages> {
+        self.state.lock().stored.get(&(file.get(), pin)).into_iter().map(Arc::clone).collect()
+    }
+
     /// A mapping is left as it is ([FM8] of `data/mapped.rs`), and no longer keeps an unmount from coming. `in_core` is the file in memory.
     pub(crate) fn leave_behind(&self, file: InodeNumber, in_core: Arc<dyn Any + Send + Sync>) {
         let mut state = self.state.lock();
