@@ -44,6 +44,7 @@ impl From<Corrupt> for Damage {
         match corrupt {
             Corrupt::Checksum { found, expected, .. } => Self::Checksum { found, expected },
             Corrupt::Field { field, found, .. } => Self::Field { field, found },
+            Corrupt::Unreadable { .. } => Self::Unreadable,
         }
     }
 }

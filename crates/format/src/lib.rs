@@ -81,4 +81,10 @@ pub enum Corrupt {
         /// The value found.
         found: u64,
     },
+    /// The device cannot read the line.
+    #[error("line {address}: cannot be read")]
+    Unreadable {
+        /// The line.
+        address: LineAddress,
+    },
 }

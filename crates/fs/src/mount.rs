@@ -303,6 +303,10 @@ impl FileSystem {
         if self.volume.health.is_read_only() || self.unmounted.swap(true, SeqCst) {
             return Ok(());
         }
+        self.unmount_once(geometry).inspect_err(|_| self.unmounted.store(false, SeqCst))
+    }
+
+    fn unmount_once(&self, geometry: &Geometry) -> Result<()> {
         self.stop_background();
         self.volume.end_discards(); // [DQ4]
         let left = self.mappings.left(); // [FM8] of `data/mapped.rs`
@@ -310,7 +314,11 @@ impl FileSystem {
         for number in orphans {
             let number = InodeNumber::new(number);
             self.inodes.release(number, u64::MAX);
-            self.remove_orphan(number)?;
+            if let Err(error) = self.remove_orphan(number) {
+                self.volume.health.check_writable()?;
+                tracing::warn!(inode = number.get(), %error, "a removed file keeps its space until the next mount");
+                self.volume.held_back.begin();
+            }
         }
         self.close_all_open_pages()?;
         if let Err(error) = self.store_grace_periods(true) {
@@ -334,8 +342,9 @@ impl FileSystem {
         self.volume.release_pending();
         self.volume.release_quarantine();
         self.volume.release_returned();
-        if self.give_back_at_ends()? > 0 {
-            self.volume.checkpoint()?;
+        self.give_back_at_ends()?;
+        if self.volume.journal.last_txid() != self.volume.journal.watermark() {
+            self.volume.checkpoint()?; // also of what left before one that could not
         }
         self.volume.sectors.empty_room();
         self.volume.memory.spare_pages.close(&self.volume.memory);
@@ -370,13 +379,13 @@ impl FileSystem {
 
     /// Lets empty units leave their regions, at a mount or an unmount. What keeps them there is no reason for either to fail, unless the file
     /// system stopped.
-    fn give_back_at_ends(&self) -> Result<u64> {
+    fn give_back_at_ends(&self) -> Result<()> {
         match self.volume.give_back_units(if self.are_units_short() { Pace::Short } else { Pace::Ends }) {
             Err(error) if self.volume.health.check_writable().is_ok() => {
                 tracing::warn!(%error, "empty units of metadata stay in their regions");
-                Ok(0)
+                Ok(())
             }
-            given => given,
+            given => given.map(drop),
         }
     }
 

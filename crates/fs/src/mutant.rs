@@ -105,6 +105,12 @@ pub enum Mutant {
     FillNotFenced,
     /// [FM5] of `data/mapped.rs`: the end of a mapping for stores leaves the times of a file without checksums.
     MappingsUntimed,
+    /// [SA5]: a line of a removed file's mapping that cannot be read keeps the inode.
+    UnreadableKeepsInodes,
+    /// [RE5]: a page of metadata that cannot be read whole refuses mounts that only read.
+    UnreadableRefusesReaders,
+    /// [SC2]: a scrub takes an older version of a superblock copy for the right one.
+    LostWritesUnnoticed,
     /// [OG7]: what is opened was not read, so damage gets a checksum when it is closed.
     OpenedUnverified,
     /// [MC3]: whether the end of a mapped file may be stale is what it was before the last block got its pages.

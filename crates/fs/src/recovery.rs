@@ -8,6 +8,7 @@
 //!       may name is held back (`survey.rs`, `held_back.rs`). If two inodes refer to the same space, the second one found is shut off, and
 //!       all kinds are held back.
 //! [RE5] Damage of the segment table, and metadata that the device cannot read, do stop a mount that writes: without them nothing is known.
+//!       A mount that only reads goes on: of a page that records of the journal change, it takes the lines that can be read.
 
 use std::time::Duration;
 

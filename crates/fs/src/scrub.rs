@@ -29,6 +29,7 @@ use tandemfs_format::run::Run;
 use tandemfs_format::segment::Segment;
 use tandemfs_format::superblock::Superblock;
 use tandemfs_format::{Corrupt, DataAddress, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_LINES, SECTOR_BYTES, Sector};
+use zerocopy::IntoBytes;
 
 use crate::cache::LineStore;
 use crate::error::Error;
@@ -246,9 +247,10 @@ impl Scrub {
     /// Reports an error that the engine met. A line is reported once.
     fn find_error(&mut self, inode: InodeNumber, error: &Error) {
         match error {
-            Error::Damaged { source: source @ (Corrupt::Checksum { address, .. } | Corrupt::Field { address, .. }), .. } => {
-                self.find_line(Some(inode), *address, source);
-            }
+            Error::Damaged {
+                source: source @ (Corrupt::Checksum { address, .. } | Corrupt::Field { address, .. } | Corrupt::Unreadable { address }),
+                ..
+            } => self.find_line(Some(inode), *address, source),
             Error::Device(DeviceError::Poisoned { offset, .. }) => {
                 self.find_line(Some(inode), LineAddress::new(offset / LINE_BYTES as u64), error);
             }
@@ -321,11 +323,21 @@ impl Scrub {
         for offset in SUPERBLOCK_OFFSETS {
             let mut copy = vec![0; 1024];
             let address = LineAddress::new(offset / LINE_BYTES as u64);
-            let loaded = medium.journal.while_unwritten(|| medium.drive.load(Structure::Superblock, address, &mut copy));
+            let (loaded, written) = medium.journal.while_unwritten(|written| {
+                let loaded = medium.drive.load(Structure::Superblock, address, &mut copy);
+                (loaded, written.encode())
+            });
             self.counts.bytes += copy.len() as u64;
             let cause = match loaded {
                 Err(error) => Some(error.to_string()),
-                Ok(()) => Superblock::decode(&copy).err().map(|error| error.to_string()),
+                Ok(()) => match Superblock::decode(&copy) {
+                    Err(error) => Some(error.to_string()),
+                    // A mount that writes has written both copies; of another one a crash may have left an older one.
+                    Ok(_) if copy != written.as_bytes() && !medium.health.is_read_only() && !on(Mutant::LostWritesUnnoticed) => {
+                        Some("an older version: the drive has lost a write".to_owned())
+                    }
+                    Ok(_) => None,
+                },
             };
             if let Some(cause) = cause {
                 self.find(found(offset, copy.len() as u64, cause));

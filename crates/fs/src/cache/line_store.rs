@@ -73,6 +73,11 @@ impl LineStore {
         self.pages.page(&self.drive, &self.live.work, structure, address)
     }
 
+    /// The same of a page that cannot be read whole: lines that cannot be read verify for nobody ([RE5] of `recovery.rs`).
+    pub(crate) fn page_of_readable_lines(&self, structure: Structure, address: LineAddress) -> Result<Arc<Page>> {
+        self.pages.page_of_readable_lines(&self.drive, &self.live.work, structure, address)
+    }
+
     /// A line from its host copy, not verified.
     pub(crate) fn raw_line(&self, structure: Structure, address: LineAddress) -> Result<Line> {
         Ok(self.page(structure, address)?.line(address))

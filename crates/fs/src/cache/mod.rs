@@ -245,6 +245,28 @@ impl PageCache {
         Ok(self.insert(&mut shard, start, (structure, bytes), work))
     }
 
+    /// As [`PageCache::page`], where a page cannot be read whole.
+    pub(crate) fn page_of_readable_lines(
+        &self,
+        drive: &Drive,
+        work: &LiveWork,
+        structure: Structure,
+        address: LineAddress,
+    ) -> Result<Arc<Page>> {
+        let start = address.page();
+        let mut shard = self.shard(page_number(start)).lock()?;
+        if let Some(page) = shard.pages.get(&page_number(start)) {
+            return Ok(page.clone());
+        }
+        let mut bytes = [0; PAGE_BYTES];
+        for (address, line) in (0..).map(|index| start.nth(index)).zip(bytes.chunks_exact_mut(LINE_BYTES)) {
+            if drive.load(structure, address, line).is_err() {
+                line.fill(0xff);
+            }
+        }
+        Ok(self.insert(&mut shard, start, (structure, bytes), work))
+    }
+
     /// Lines of one page as on the device, read while no thread can write them home, together with their host copies.
     pub(crate) fn home(&self, drive: &Drive, structure: Structure, first: LineAddress, count: u64) -> Result<Home> {
         let mut device = vec![0; count as usize * LINE_BYTES];

@@ -6,14 +6,15 @@
 //! [SA3] The walk ends soon, whatever the lines say: each step goes one height down, and a page is entered once by proof and once by
 //!       supposition. A second proof is damage ([`Piece::Again`]): lines that verify can still name one page many times.
 //! [SA4] Nothing is freed but what verified lines name, by [`free_all`] and [`cut`].
+//! [SA5] Where a mapping is dropped, a line that the device cannot read is skipped like a damaged one: nothing names it afterwards.
 
 use hashbrown::HashSet;
-use tandemfs_device::Structure;
+use tandemfs_device::{DeviceError, Structure};
 use tandemfs_format::hole_lines::holds_only_holes;
 use tandemfs_format::mapping::{LINE_ENTRIES, LINE_RECORDS, LeafPointer, Record, RecordBytes, line_entries, line_records};
 use tandemfs_format::run::Run;
 use tandemfs_format::segment::Region;
-use tandemfs_format::{Corrupt, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
+use tandemfs_format::{Corrupt, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
 
 use super::block::Block;
 use super::runs::{self, BlockPage};
@@ -21,6 +22,7 @@ use super::tree::{self, Below, IN_INODE, capacity, decode};
 use crate::alloc::Need;
 use crate::cache::{LineStore, Owner, damaged};
 use crate::error::{Error, Result};
+use crate::mutant::{Mutant, on};
 use crate::space::{self, Kinds};
 use crate::volume::{Tx, Volume};
 
@@ -58,6 +60,8 @@ pub(crate) struct Salvage<'s> {
     owner: Owner,
     corrects: bool,
     is_directory: bool,
+    /// [SA5]
+    skips_unreadable: bool,
     /// The first damage.
     pub(crate) first: Option<Corrupt>,
     /// Kinds of space that skipped lines may name ([SA2]).
@@ -76,11 +80,17 @@ impl<'s> Salvage<'s> {
             owner,
             corrects,
             is_directory,
+            skips_unreadable: false,
             first: None,
             lost: Kinds::NONE,
             could_correct: false,
             entered: [HashSet::new(), HashSet::new()],
         }
+    }
+
+    /// The same for a mapping that is dropped ([SA5]).
+    fn of_dropped(store: &'s LineStore, owner: Owner, is_directory: bool) -> Self {
+        Self { skips_unreadable: !on(Mutant::UnreadableKeepsInodes), ..Self::new(store, owner, is_directory, false) }
     }
 
     /// Notes damage, and what it may hide.
@@ -95,6 +105,10 @@ impl<'s> Salvage<'s> {
             Ok(value) => Ok(Some(value)),
             Err(Error::Damaged { source, .. }) => {
                 self.note(source, hides);
+                Ok(None)
+            }
+            Err(Error::Device(DeviceError::Poisoned { offset, .. })) if self.skips_unreadable => {
+                self.note(Corrupt::Unreadable { address: LineAddress::new(offset / LINE_BYTES as u64) }, hides);
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -123,7 +137,7 @@ impl<'s> Salvage<'s> {
         let source = match line {
             Ok(line) => return Ok(Some((line, Trust::Proved))),
             Err(Error::Damaged { source, .. }) => source,
-            Err(error) => return Err(error),
+            Err(error) => return self.noted(Err(error), hides),
         };
         if matches!(source, Corrupt::Checksum { .. }) {
             let raw = self.store.raw_line(structure, address)?;
@@ -286,7 +300,7 @@ pub(crate) fn free_all(
     root: RecordBytes,
     is_directory: bool,
 ) -> Result<(u64, Option<Corrupt>)> {
-    let mut salvage = Salvage::new(volume, owner, is_directory, false);
+    let mut salvage = Salvage::of_dropped(volume, owner, is_directory);
     let mut found_512 = 0;
     salvage.walk(root, Trust::Proved, &mut |salvage, _, piece| {
         found_512 += free(tx, volume, salvage, piece)?;

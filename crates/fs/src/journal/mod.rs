@@ -121,10 +121,9 @@ impl Journal {
         self.superblock.lock().clone()
     }
 
-    /// Calls `look` while no thread writes the superblock.
-    pub(crate) fn while_unwritten<T>(&self, look: impl FnOnce() -> T) -> T {
-        let _superblock = self.superblock.lock();
-        look()
+    /// Calls `look` with what was written last of the superblock, while no thread writes it.
+    pub(crate) fn while_unwritten<T>(&self, look: impl FnOnce(&Superblock) -> T) -> T {
+        look(&self.superblock.lock())
     }
 
     /// Whether the drive's transactions are used.

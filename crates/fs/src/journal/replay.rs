@@ -133,7 +133,13 @@ impl Journal {
                     let cause = format!("record {} of the journal names line {address}, which is outside the zone", record.txid);
                     return Err(Error::Stopped { first_cause: cause });
                 }
-                let page = line_store.page(Structure::Mapping, *address)?;
+                let page = match line_store.page(Structure::Mapping, *address) {
+                    Err(Error::Device(error)) if line_store.health.is_read_only() && !on(Mutant::UnreadableRefusesReaders) => {
+                        tracing::warn!(%error, line = address.number(), "what a line held that cannot be read is not there");
+                        line_store.page_of_readable_lines(Structure::Mapping, *address)?
+                    }
+                    other => other?,
+                };
                 line_store.pages.apply(&page, *address, image);
             }
             last = record.txid;
