@@ -84,6 +84,9 @@ pub struct ReplayArguments {
     /// Make all names that were there, not only those that operations need
     #[arg(long)]
     pub all: bool,
+    /// Have each write durable when it returns (O_DSYNC), as it was on a mount in strict mode
+    #[arg(long)]
+    pub synchronous: bool,
     /// One JSON object instead of a table
     #[arg(long)]
     pub json: bool,

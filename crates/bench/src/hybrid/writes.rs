@@ -197,8 +197,14 @@ impl<'d> Writers<'d> {
     }
 
     fn run(mut self, count: u64) -> Result<Run> {
-        if self.way.is_of_drive() || self.way == Way::HostMiss {
-            self.writes(count.min(self.warm_up()))?;
+        match self.way {
+            Way::DriveHit => {
+                self.time.set_now_ns(self.clocks[0]);
+                (0..HOT_BYTES / PAGE).try_for_each(|page| self.store(MEMORY_BYTES + page * PAGE, &[0xa5; PAGE as usize]))?;
+                self.clocks[0] = self.time.now_ns();
+            }
+            Way::DriveMiss | Way::HostMiss => self.writes(2 * CACHE_BYTES / self.size.max(PAGE))?,
+            Way::HostHit | Way::Blocks => {}
         }
         let begin = self.clocks.iter().copied().max().unwrap_or(0);
         self.clocks.fill(begin);
@@ -220,11 +226,6 @@ impl<'d> Writers<'d> {
         })
     }
 
-    /// Writes until the cache is as it will be.
-    fn warm_up(&self) -> u64 {
-        2 * CACHE_BYTES / self.size.max(PAGE)
-    }
-
     fn writes(&mut self, count: u64) -> Result<()> {
         for _ in 0..count {
             let Some(thread) = (0..self.clocks.len()).min_by_key(|thread| self.clocks[*thread]) else { break };
@@ -244,15 +245,15 @@ impl<'d> Writers<'d> {
         match self.way {
             Way::HostHit => {
                 let at = self.place(HOT_BYTES);
-                self.store(self.device.description().cache().offset + at)
+                self.store_own(self.device.description().cache().offset + at)
             }
             Way::DriveHit => {
                 let at = self.place(HOT_BYTES);
-                self.store(MEMORY_BYTES + at)
+                self.store_own(MEMORY_BYTES + at)
             }
             Way::DriveMiss => {
                 let at = self.place(DATA_BYTES);
-                self.store(MEMORY_BYTES + at)
+                self.store_own(MEMORY_BYTES + at)
             }
             Way::Blocks => {
                 let sector = Sector::new(self.place(DATA_BYTES) / PAGE);
@@ -269,14 +270,22 @@ impl<'d> Writers<'d> {
                 if self.size < PAGE {
                     self.moved(CacheMove { direction: MoveDirection::ToCache, cache_page, sector, count: 1 })?;
                 }
-                self.store(self.device.description().cache().offset + cache_page * PAGE + at % PAGE)
+                self.store_own(self.device.description().cache().offset + cache_page * PAGE + at % PAGE)
             }
         }
     }
 
-    fn store(&mut self, offset: u64) -> Result<()> {
+    /// Stores a write.
+    fn store_own(&mut self, offset: u64) -> Result<()> {
+        let bytes = std::mem::take(&mut self.bytes);
+        let stored = self.store(offset, &bytes);
+        self.bytes = bytes;
+        stored
+    }
+
+    fn store(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         let begin = self.time.now_ns();
-        self.device.byte_path().store(offset, &self.bytes)?;
+        self.device.byte_path().store(offset, bytes)?;
         self.stalled_ns += self.time.now_ns() - begin;
         Ok(())
     }

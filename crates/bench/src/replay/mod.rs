@@ -148,6 +148,8 @@ impl Trace {
 
 /// Times and results of one kind of operation.
 struct Kind {
+    count: u64,
+    /// Times of those with the same result: what fails, or is not done, is no work.
     recorded: Histogram<u64>,
     repeated: Histogram<u64>,
     differ: u64,
@@ -157,13 +159,14 @@ struct Kind {
 impl Kind {
     fn new() -> Result<Self> {
         let histogram = || Histogram::new_with_bounds(1, 3_600_000_000_000, 2).map_err(|error| Failure::new(error.to_string()));
-        Ok(Self { recorded: histogram()?, repeated: histogram()?, differ: 0, skipped: 0 })
+        Ok(Self { count: 0, recorded: histogram()?, repeated: histogram()?, differ: 0, skipped: 0 })
     }
 
     fn add(&mut self, other: &Self) -> Result<()> {
         let failed = |error: hdrhistogram::errors::AdditionError| Failure::new(error.to_string());
         self.recorded.add(&other.recorded).map_err(failed)?;
         self.repeated.add(&other.repeated).map_err(failed)?;
+        self.count += other.count;
         self.differ += other.differ;
         self.skipped += other.skipped;
         Ok(())
@@ -192,7 +195,7 @@ pub fn run(asked: &ReplayArguments) -> Result<()> {
     let names = trace.names(asked.all);
     let plan = order::plan(trace.records.clone(), &names);
     open_files_as_allowed();
-    let places = Places::new(place, trace.root(), plan.uses)?;
+    let places = Places::new(place, trace.root(), plan.uses, asked.synchronous)?;
     let left_out = places.create(&names)?;
     let lanes = plan.lanes;
     let start = Instant::now();
@@ -326,13 +329,13 @@ fn note(done: &mut Done, record: &Record<'_>, outcome: Outcome, took_ns: u64) ->
         std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
         std::collections::btree_map::Entry::Vacant(entry) => entry.insert(Kind::new()?),
     };
-    kind.recorded.saturating_record(record.took_ns.max(1));
+    kind.count += 1;
     if matches!(outcome, Outcome::Skipped(_)) {
         kind.skipped += 1;
-        return Ok(());
-    }
-    kind.repeated.saturating_record(took_ns.max(1));
-    if !act::is_same(record, outcome) {
+    } else if act::is_same(record, outcome) {
+        kind.recorded.saturating_record(record.took_ns.max(1));
+        kind.repeated.saturating_record(took_ns.max(1));
+    } else {
         kind.differ += 1;
         if done.differences.len() < SHOWN_MAX {
             let name = String::from_utf8_lossy(&record.name);
@@ -366,7 +369,7 @@ fn show(
     if asked.json {
         let kinds = done.kinds.iter().map(|((way, name), kind)| {
             json!({
-                "operation": name, "way": way, "count": kind.recorded.len(), "differ": kind.differ, "skipped": kind.skipped,
+                "operation": name, "way": way, "count": kind.count, "differ": kind.differ, "skipped": kind.skipped,
                 "recorded_p50_ns": kind.recorded.value_at_quantile(0.5), "recorded_p99_ns": kind.recorded.value_at_quantile(0.99),
                 "p50_ns": kind.repeated.value_at_quantile(0.5), "p99_ns": kind.repeated.value_at_quantile(0.99),
             })
@@ -392,7 +395,7 @@ fn show(
         let (was, is) = (&kind.recorded, &kind.repeated);
         line(&format!(
             "{name:<20} {:>9} {:>12} {:>12} {:>12} {:>12} {:>8}",
-            was.len(),
+            kind.count,
             us(was, 0.5),
             us(is, 0.5),
             us(was, 0.99),
@@ -450,7 +453,7 @@ mod tests {
         // The first lane's last operation waits for the second lane.
         let plan = order::plan(vec![record(1, 0), record(2, 10), record(1, 20)], &[]);
         assert_eq!(plan.lanes.len(), 2);
-        let places = Places::new(directory.path(), 1, plan.uses).expect("a directory");
+        let places = Places::new(directory.path(), 1, plan.uses, false).expect("a directory");
         let thread = |lane| if lane == 1 { std::thread::Builder::new().stack_size(1 << 60) } else { lane_thread(lane) };
         let error = run_lanes(&plan.lanes, &places, None, thread).err().expect("no stack is as large").to_string();
         assert!(error.starts_with("the trace has 2 threads at once: "), "{error}");

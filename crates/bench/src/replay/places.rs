@@ -43,6 +43,8 @@ pub struct Places {
     directory: OwnedFd,
     /// Inode of the trace's root.
     root: u64,
+    /// Flags of every open file.
+    added: OFlags,
     state: Mutex<State>,
 }
 
@@ -81,9 +83,10 @@ fn absent() -> io::Error {
 
 impl Places {
     /// An empty directory for a trace with this root; `uses` are of files that will be nameless.
-    pub fn new(directory: &Path, root: u64, uses: HashMap<Life, usize>) -> io::Result<Self> {
+    pub fn new(directory: &Path, root: u64, uses: HashMap<Life, usize>, is_synchronous: bool) -> io::Result<Self> {
         let directory = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { directory, root, state: Mutex::new(State { uses, ..State::default() }) })
+        let added = if is_synchronous { OFlags::DSYNC } else { OFlags::empty() };
+        Ok(Self { directory, root, added, state: Mutex::new(State { uses, ..State::default() }) })
     }
 
     /// Where a file is, from the directory on.
@@ -104,6 +107,7 @@ impl Places {
     /// Opens a path with the directory as its root ([RPP1]).
     fn resolve(&self, path: &[u8], flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         let path = if path.is_empty() { b"." } else { path };
+        let flags = if flags.contains(OFlags::PATH) { flags } else { flags | self.added };
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         let mut attempts = 0;
         loop {
@@ -299,7 +303,7 @@ mod tests {
     }
 
     fn places(directory: &Path, known: &[Known]) -> (Places, usize) {
-        let places = Places::new(directory, 1, HashMap::new()).expect("a directory");
+        let places = Places::new(directory, 1, HashMap::new(), false).expect("a directory");
         let left_out = places.create(&known.iter().collect::<Vec<_>>()).expect("made");
         (places, left_out)
     }
