@@ -120,6 +120,13 @@ pub(crate) fn take_page(plan: &mut Plan<'_>, region: Region) -> Option<LineAddre
     Some(page)
 }
 
+/// Free checksum lines.
+pub(crate) fn take_checksum_lines(plan: &mut Plan<'_>, count: u64) -> Option<LineAddress> {
+    let (first, raise) = plan.free.checksum_lines(count)?;
+    apply_raise(plan, raise);
+    Some(first)
+}
+
 /// A free slot for an inode.
 pub(crate) fn take_inode(plan: &mut Plan<'_>) -> Option<(u64, LineAddress)> {
     let (number, address, raise) = plan.free.inode()?;
