@@ -13,6 +13,8 @@ pub enum Mutant {
     SharedSpaceIgnored,
     /// The first inode that names a page has it, whoever its lines verify for.
     FirstClaimWins,
+    /// Lines of attributes are claimed before they are verified.
+    SetsClaimedUnread,
     /// What two claims of a block's lines name is lost for the second.
     SecondClaimLost,
     /// Link counts are not compared with the names.

@@ -6,6 +6,7 @@ use support::*;
 use tandemfs_check::Finding::*;
 use tandemfs_check::{CheckError, Finding, Target, check};
 use tandemfs_device::Drive;
+use tandemfs_format::attributes::Namespace;
 use tandemfs_format::inode::{file_type, state};
 use tandemfs_format::mapping::{BlockChecksum, Extent, LeafPointer, LogEntry, Record, SlotClass, leaf_line, line_entries};
 use tandemfs_format::segment::{Region, Segment};
@@ -392,6 +393,34 @@ fn regression_an_older_pointer_took_the_log_and_the_checksums_that_another_inode
     older_pointers_of_blocks();
 }
 
+/// The same of attributes: the set of a file with a higher number stays.
+fn older_pointers_to_attributes() {
+    for (first, count) in [(ATTRIBUTES, 1), (ATTRIBUTES, 4)] {
+        let mut image = Image::crashed();
+        image.add_attributes_region();
+        let set = [near(Namespace::Security, b"label", &vec![b'l'; 50 * count as usize - 40])];
+        image.put_attributes(FILE, first, &set);
+        let pointer = image.inode(FILE).attributes;
+        image.put_attributes(SMALL, first, &set);
+        assert_eq!(image.inode(FILE).attributes, pointer);
+        let found = image.findings();
+        assert!(matches!(found[..], [AttributesDamaged { inode: FILE, .. }]), "{found:?}");
+        assert_kept(&image, SMALL, first..first + count);
+    }
+
+    // Some of the lines that the older pointer names still verify.
+    let mut image = Image::crashed();
+    image.add_attributes_region();
+    image.put_attributes(FILE, ATTRIBUTES, &[near(Namespace::Security, b"label", &[7; 150])]);
+    image.put_attributes(SMALL, ATTRIBUTES + 2, &[near(Namespace::Security, b"label", b"a label")]);
+    assert_kept(&image, SMALL, ATTRIBUTES + 2..ATTRIBUTES + 3);
+}
+
+#[test]
+fn regression_an_older_pointer_took_the_attributes_of_another_inode() {
+    older_pointers_to_attributes();
+}
+
 /// What several verify for, or nobody, is copied for all but the first: nobody loses bytes that are there.
 fn claims_that_nothing_decides() {
     // A log of two blocks, and one of two files that neither has.
@@ -517,7 +546,7 @@ fn pages_that_verify_for_nobody_are_damaged_and_not_anothers() {
 fn a_first_claim_that_takes_what_is_anothers_is_caught() {
     use tandemfs_check::mutant::Mutant;
     assert_caught(&[(older_pointers, Mutant::FirstClaimWins), (older_pointers_of_blocks, Mutant::FirstClaimWins)]);
-    assert_caught(&[(claims_that_nothing_decides, Mutant::SecondClaimLost)]);
+    assert_caught(&[(claims_that_nothing_decides, Mutant::SecondClaimLost), (older_pointers_to_attributes, Mutant::SetsClaimedUnread)]);
 }
 
 /// A file is shorter than its logs say, as an older line of its inode leaves it: its bytes are there after a repair as they were before.
