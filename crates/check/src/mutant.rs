@@ -47,6 +47,8 @@ pub enum Mutant {
     LinkedBeforeWritten,
     /// The old bytes of superblocks and journal are not kept.
     UndoForgets,
+    /// What cannot be read has no old bytes, so a repair that keeps them ends there.
+    UndoNeedsBytes,
     /// Entries of a file for undoing are not verified.
     UndoUnverified,
     /// Sectors of a block half that may be another's become zeros.
