@@ -75,6 +75,10 @@ pub enum Mutant {
     MarksTooLow,
     /// Pages whose checksums are of what they hold with the logs over it are verified without them.
     OverlaidCheckedBare,
+    /// Pages below logs are read again without the logs where a sector of another file cannot be read.
+    LogsNotLaidAgain,
+    /// Of an extent with a sector that cannot be read nothing is verified.
+    ExtentsReadWhole,
     /// What open pages hold behind the end of the file is not read.
     OpenEndUnread,
     /// What programs appended in lent room is not seen.

@@ -612,7 +612,7 @@ fn a_page_that_cannot_be_read_is_a_finding_for_each_line_that_may_be_in_use() {
 }
 
 fn sector_that_cannot_be_read() -> Case {
-    (Image::small(), vec![DataUnreadable { inode: TREE, offset: 0, bytes: 65_536 }])
+    (Image::small(), vec![DataUnreadable { inode: TREE, offset: 4096, bytes: 4096 }])
 }
 
 /// As a mount leaves the identity that is cut off in it: torn, or with the old stamp or UUID.

@@ -169,6 +169,50 @@ fn pages_whose_logs_are_being_copied_verify_with_them() {
     assert_eq!(image.findings(), [], "what the log covers is the log's");
 }
 
+/// A sector that cannot be read is what is wrong, and not the pages of another file that are read in the same batch.
+fn pages_beside_a_bad_sector() {
+    let device = overlaid(0).device();
+    device.faults.lock().expect("lock").bad_sector = Some(2);
+    assert_eq!(findings(&report(&device, false)), [DataUnreadable { inode: FILE, offset: 4096, bytes: 4096 }]);
+}
+
+#[test]
+fn regression_a_bad_sector_made_overlaid_pages_of_another_file_damaged() {
+    pages_beside_a_bad_sector();
+}
+
+/// What cannot be read hides nothing beside it.
+fn damage_beside_what_cannot_be_read() {
+    let mut image = Image::crashed();
+    image.blocks[17 * SECTOR_BYTES] ^= 1;
+    image.blocks[20 * SECTOR_BYTES] ^= 1;
+    let device = image.device();
+    device.faults.lock().expect("lock").bad_sector = Some(18);
+    let damaged = |page: u64| DataDamaged { inode: TREE, offset: page * 4096, sectors: 1 };
+    let unreadable = |page: u64| DataUnreadable { inode: TREE, offset: page * 4096, bytes: 4096 };
+    assert_eq!(findings(&report(&device, false)), [damaged(1), unreadable(2), damaged(4)]);
+
+    let mut image = runs();
+    image.memory[(RUN_PAGES + 64) as usize * LINE_BYTES] ^= 1;
+    let device = image.device();
+    let line = (RUN_PAGES + 2 * 64 + 5) * LINE_BYTES as u64;
+    device.faults.lock().expect("lock").bad_memory = Some(line..line + 64);
+    let found = findings(&report(&device, false));
+    let page = RUN_BLOCK * 16;
+    assert_eq!(found, [damaged(page + 1), unreadable(page + 2)]);
+}
+
+#[test]
+fn regression_a_bad_sector_hid_damage_beside_it() {
+    damage_beside_what_cannot_be_read();
+}
+
+#[test]
+fn a_check_that_fails_beside_what_cannot_be_read_is_caught() {
+    use tandemfs_check::mutant::Mutant;
+    assert_caught(&[(pages_beside_a_bad_sector, Mutant::LogsNotLaidAgain), (damage_beside_what_cannot_be_read, Mutant::ExtentsReadWhole)]);
+}
+
 #[test]
 fn pages_verified_without_their_logs() {
     support::assert_caught(&[(copies_in_order, tandemfs_check::mutant::Mutant::OverlaidCheckedBare)]);
