@@ -469,11 +469,9 @@ impl<'d> Outcome<'d> {
         let mut seen = HashSet::new();
         let left: HashSet<&Finding> = self.inspection.findings().collect();
         self.repaired.retain(|located| !left.contains(&located.finding) && seen.insert(located.finding.clone()));
+        repairer.finish(&self.inspection)?;
         self.placed = repairer.placed;
         self.rescued = repairer.rescued;
-        if let Some(undo) = &mut repairer.undo {
-            undo.finish()?;
-        }
         self.undo_bytes = repairer.undo.as_ref().map_or(0, Undo::bytes);
         self.lost = std::mem::take(&mut repairer.lost);
         Ok(())

@@ -25,6 +25,8 @@ pub enum Mutant {
     DataIgnored,
     /// A repair leaves the clean flag set, so that the next mount uses maps that the repair made wrong.
     RepairKeepsClean,
+    /// A repair raises the generation before its first record, so that maps prove nothing once it is cut.
+    MapsEndFirst,
     /// A repair passes the journal without writing its records home.
     RepairDropsJournal,
     /// A repair changes lines at home before its record is persistent.
