@@ -218,13 +218,16 @@ fn pages_verified_without_their_logs() {
     support::assert_caught(&[(copies_in_order, tandemfs_check::mutant::Mutant::OverlaidCheckedBare)]);
 }
 
-/// A log in a unit of extents: whoever comes second is wrong.
+/// A log in a unit of extents: whoever comes second is wrong, and a repair moves it.
 #[test]
 fn a_log_in_a_unit_of_extents_is_found() {
     let mut image = homes();
     let log = image.log(PAGES + 640, 0, 50, SlotClass::Line);
     image.put_record(TREE, TREE_PAGE, 3, Record::SingleLog(log));
     assert_eq!(image.findings(), [UnitMixed { inode: TREE, block: 3, target: Target::Slot, unit: 6 }]);
+    let (_, after, lost) = after_repair(&image);
+    let Record::SingleLog(moved) = after.record(TREE_PAGE, 3) else { panic!("a log") };
+    assert_eq!((lost, moved.address.unit(), moved.crc), (vec![], 5, log.crc));
 }
 
 /// A file system whose one file lies in the memory zone, unmounted.
