@@ -1,5 +1,8 @@
 //! Checks extended attributes. Every line of a set, and of the values outside it, must be in the right region, verify, and have one user.
 //! The set as a whole must verify, and an inode of its type must be allowed to have it.
+//!
+//! [PO6] Lines are claimed only if all of them verify for the inode: those that an older pointer names may be another's by now ([PO1] of
+//!       `proved.rs`), and a repair removes the pointer anyway.
 
 use tandemfs_device::Structure;
 use tandemfs_format::attributes::{
@@ -15,6 +18,7 @@ use crate::checker::Checker;
 use crate::finding::{Damage, Finding};
 use crate::image::{Image, line_of};
 use crate::mend::Owner;
+use crate::mutant::{Mutant, on};
 
 /// Most pages that a stream has.
 const PAGES_MAX: usize = SET_BYTES_MAX.div_ceil(STREAM_PAGE_BYTES);
@@ -39,20 +43,26 @@ impl Fault {
     }
 }
 
-/// A run of lines that was claimed and verified.
+/// A run of lines that was verified and claimed. `claim` gets the first, their number, and whether they verify ([PO6]); it says whether nothing
+/// else has claimed them.
 fn lines(
     image: &Image<'_>,
     owner: Owner,
     first: LineAddress,
     count: u64,
-    claim: &mut dyn FnMut(u64, u64) -> bool,
+    claim: &mut dyn FnMut(u64, u64, bool) -> bool,
 ) -> Result<Vec<Line>, Fault> {
     if !first.number().is_multiple_of(count) || !image.segments.holds(Region::Attributes, first, count) {
         return Err(Fault::Misplaced(first));
     }
-    if !claim(first.number(), count) {
+    let found = verified_lines(image, owner, first, count);
+    if !claim(first.number(), count, found.is_ok() || on(Mutant::SetsClaimedUnread)) {
         return Err(Fault::Shared(first));
     }
+    found
+}
+
+fn verified_lines(image: &Image<'_>, owner: Owner, first: LineAddress, count: u64) -> Result<Vec<Line>, Fault> {
     let mut bytes = vec![0; count as usize * LINE_BYTES];
     image.load(Structure::Mapping, first, &mut bytes).map_err(|_| Fault::Damaged(first, Damage::Unreadable))?;
     let mut found = Vec::new();
@@ -71,7 +81,7 @@ fn stream(
     owner: Owner,
     first: LineAddress,
     (count, holds_addresses): (u64, bool),
-    claim: &mut dyn FnMut(u64, u64) -> bool,
+    claim: &mut dyn FnMut(u64, u64, bool) -> bool,
 ) -> Result<Vec<u8>, Fault> {
     let mut bytes = Vec::new();
     let piece = lines(image, owner, first, count, claim)?;
@@ -90,7 +100,7 @@ pub(crate) fn set(
     image: &Image<'_>,
     owner: Owner,
     pointer: AttributePointer,
-    claim: &mut dyn FnMut(u64, u64) -> bool,
+    claim: &mut dyn FnMut(u64, u64, bool) -> bool,
 ) -> Result<Vec<Attribute>, Fault> {
     let wrong_class = Damage::Field { field: "attributes_class", found: pointer.class.into() };
     let piece = pointer.first_piece().ok_or(Fault::Damaged(pointer.address, wrong_class))?;
@@ -103,7 +113,7 @@ pub(crate) fn value(
     image: &Image<'_>,
     owner: Owner,
     value: &AttributeValue,
-    claim: &mut dyn FnMut(u64, u64) -> bool,
+    claim: &mut dyn FnMut(u64, u64, bool) -> bool,
 ) -> Result<Vec<u8>, Fault> {
     let (address, length, crc) = match value {
         AttributeValue::Near(bytes) => return Ok(bytes.clone()),
@@ -127,7 +137,7 @@ impl Checker<'_> {
         }
         let (image, owner) = (self.image, Owner { inode: number, generation: inode.generation });
         let claims = &mut self.lines;
-        let mut claim = |first, count| claims.claim(first, count);
+        let mut claim = |first, count, verifies| if verifies { claims.claim(first, count) } else { claims.is_free(first, count) };
         let mut odd = Vec::new();
         let checked = set(image, owner, inode.attributes, &mut claim).and_then(|set| {
             let mut space = StreamShape::of(tandemfs_format::attributes::set_bytes(&set)).space_512();

@@ -14,6 +14,7 @@ use tandemfs_format::superblock::{ChecksumKind, incompat};
 use tandemfs_format::{DataAddress, Line, LineAddress, PairSeed, SECTOR_BYTES};
 
 use crate::checker::Checker;
+use crate::contested::Wanted;
 use crate::data::{Job, Source};
 use crate::finding::{Damage, Finding, Target};
 use crate::mend::{Lost, Mend, Origin, Owner};
@@ -59,6 +60,8 @@ enum Verdict {
     Change(Extent),
     /// Its sectors are also another block's.
     Clone,
+    /// So are the lines of its checksums.
+    CloneChecksums,
     Drop,
 }
 
@@ -72,6 +75,15 @@ pub(crate) enum Claimed {
     Outside,
 }
 
+/// What becomes of who claims lines that others may claim too ([PO3], [PO4] of `contested.rs`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Own,
+    /// Gets other lines with the same bytes.
+    Copied,
+    Lost,
+}
+
 /// A log that cannot stay as it is.
 #[derive(Debug, Clone, Copy)]
 struct BadLog {
@@ -80,6 +92,14 @@ struct BadLog {
     left: Option<LogEntry>,
     /// Bytes of the file are lost with it.
     loses: bool,
+}
+
+/// The logs of a block that cannot stay as they are.
+#[derive(Default)]
+struct Unfit {
+    bad: Vec<BadLog>,
+    /// Those whose slots are also others'.
+    shared: Vec<LogEntry>,
 }
 
 /// What is to become of a log.
@@ -115,7 +135,7 @@ impl Checker<'_> {
             self.find(Finding::BlockPastEnd { inode: at.inode, block: at.block });
         }
         let origin = |log| Some(Origin::Single { site: at.site, log });
-        let (whole, bad) = self.check_logs(at, &[log], false, &origin);
+        let (whole, Unfit { bad, shared }) = self.check_logs(at, &[log], false, &origin);
         if at.inside == 0 || !bad.is_empty() {
             let lost = at.all().filter(|_| bad.iter().any(|bad| bad.loses));
             let record = match fate_of(&bad, &log).filter(|_| at.inside > 0) {
@@ -124,6 +144,9 @@ impl Checker<'_> {
                 None => Record::HOLE,
             };
             self.mend(at.becomes(record, lost));
+        } else if !shared.is_empty() {
+            let origin = Origin::Single { site: at.site, log };
+            self.mend(Mend::CloneLog { owner: at.owner, site: at.site, origin, leaf: None, lost: at.all() });
         }
         whole
     }
@@ -149,20 +172,26 @@ impl Checker<'_> {
         if let Some(extent) = extent {
             (whole, verdict) = self.check_extent(at, extent, leaf, &read.logs());
         }
-        let mut bad = Vec::new();
+        let (mut bad, mut shared) = (Vec::new(), Vec::new());
         if let Some(leaf) = leaf {
             if !is_overlaid {
                 read = self.read_leaf(at, leaf);
             }
             let origin = |log: LogEntry| read.line_of(&log).map(|line| Origin::Entry { line, log });
-            let logs_whole;
-            (logs_whole, bad) = self.check_logs(at, &read.logs(), is_overlaid, &origin);
+            let (logs_whole, unfit) = self.check_logs(at, &read.logs(), is_overlaid, &origin);
+            (bad, shared) = (unfit.bad, unfit.shared);
             whole &= read.is_whole() && logs_whole;
         }
         if is_past_end {
             self.mend(at.becomes(Record::HOLE, None));
         } else if verdict != Verdict::Keep || !bad.is_empty() || !read.is_whole() {
             self.mend_block(at, (extent, verdict, was_lost), (leaf, &read, &bad));
+        }
+        for log in shared.into_iter().filter(|_| !is_past_end) {
+            if let Some(line) = read.line_of(&log) {
+                let origin = Origin::Entry { line, log };
+                self.mend(Mend::CloneLog { owner: at.owner, site: at.site, origin, leaf, lost: at.all() });
+            }
         }
         if was_lost {
             self.list_lost(at, &read.logs());
@@ -179,7 +208,7 @@ impl Checker<'_> {
     ) {
         let log_is_lost = !read.is_whole() || bad.iter().any(|bad| bad.loses);
         let extent_left = match (extent, verdict) {
-            (Some(extent), Verdict::Keep | Verdict::Clone) => Some(extent),
+            (Some(extent), Verdict::Keep | Verdict::Clone | Verdict::CloneChecksums) => Some(extent),
             (Some(_), Verdict::Change(changed)) => Some(changed),
             (_, Verdict::Drop) | (None, _) => None,
         };
@@ -195,6 +224,10 @@ impl Checker<'_> {
         let extent_left = extent_left.filter(|_| !base_is_lost);
         if let (Verdict::Clone, Some(extent)) = (verdict, extent_left) {
             self.mend(Mend::Clone { owner, site, extent, leaf: leaf_left, lost: at.all() });
+            return;
+        }
+        if let (Verdict::CloneChecksums, Some(extent)) = (verdict, extent_left) {
+            self.mend(Mend::CloneChecksums { owner, site, extent, leaf: leaf_left, lost: at.all().filter(|_| !extent.unwritten) });
             return;
         }
         if !bad.is_empty() && !log_is_lost && extent_left.is_some_and(|extent| !extent.unwritten) && !at.end_is_stale {
@@ -272,17 +305,18 @@ impl Checker<'_> {
             // What its checksums will need is its own; nothing is verified meanwhile.
             BlockChecksum::Open(vector) => {
                 self.counts.open_pages += u64::from(count);
-                let lines = geometry.vector_lines().next_power_of_two();
-                if vector.is_some_and(|vector| !self.claim(inode, block, Target::Vector, vector, lines)) {
-                    return (false, Verdict::Drop);
+                if vector.is_some()
+                    && let Some(verdict) = self.claim_checksums(at, extent, verdict)
+                {
+                    return (false, verdict);
                 }
                 Vec::new()
             }
             BlockChecksum::Inline(checksum) => vec![checksum],
             BlockChecksum::Vector(vector) => {
                 let lines = geometry.vector_lines();
-                if !self.claim(inode, block, Target::Vector, vector, lines.next_power_of_two()) {
-                    return (false, Verdict::Drop);
+                if let Some(verdict) = self.claim_checksums(at, extent, verdict) {
+                    return (false, verdict);
                 }
                 let found = self.read_vector(at, vector, u64::from(count).min(lines * VECTOR_LINE_SECTORS));
                 let Some(checksums) = found else { return (false, Verdict::Drop) };
@@ -311,6 +345,17 @@ impl Checker<'_> {
         (whole, verdict)
     }
 
+    /// Claims the checksum lines of an extent. Returns what is to become of the extent if it cannot have them.
+    fn claim_checksums(&mut self, at: &BlockOf, extent: Extent, verdict: Verdict) -> Option<Verdict> {
+        let wanted = Wanted::checksums(self.image, extent)?;
+        match self.claim_wanted(at.inode, at.block, Target::Vector, &wanted) {
+            Fate::Own => None,
+            Fate::Copied if verdict == Verdict::Keep => Some(Verdict::CloneChecksums),
+            Fate::Copied => Some(verdict), // first what is wrong beside that
+            Fate::Lost => Some(Verdict::Drop),
+        }
+    }
+
     /// Claims the sectors or pages of an extent.
     fn claim_extent(&mut self, at: &BlockOf, extent: Extent) -> Claimed {
         let (inode, block, count) = (at.inode, at.block, extent.count);
@@ -324,7 +369,7 @@ impl Checker<'_> {
                 Claimed::Shared
             }
             DataAddress::Sector(_) => Claimed::Own,
-            DataAddress::Page(first) => self.claim_pages(inode, block, first, count.into()),
+            DataAddress::Page(first) => self.claim_pages(inode, block, first, extent),
         }
     }
 
@@ -429,9 +474,9 @@ impl Checker<'_> {
         logs: &[LogEntry],
         is_overlaid: bool,
         origin: &dyn Fn(LogEntry) -> Option<Origin>,
-    ) -> (bool, Vec<BadLog>) {
+    ) -> (bool, Unfit) {
         let (inode, block) = (at.inode, at.block);
-        let (mut whole, mut bad) = (true, Vec::new());
+        let (mut whole, mut unfit) = (true, Unfit::default());
         let mut sorted: Vec<&LogEntry> = logs.iter().collect();
         sorted.sort_by_key(|log| log.offset);
         let mut end = 0;
@@ -453,22 +498,22 @@ impl Checker<'_> {
                 stays = false;
             }
             end = end.max(log.end());
-            if self.claim(inode, block, Target::Slot, log.address, log.class.lines()) {
-                if self.image.superblock.checksum_kind == ChecksumKind::Crc32c {
-                    let source = Source::Log { address: log.address, length, checksum: log.crc };
-                    let origin = origin(*log).filter(|_| stays && !is_past_end);
-                    self.queue_data(Job { owner: at.owner, origin, offset: at.start.saturating_add(offset.into()), source });
-                }
-            } else {
-                (whole, stays) = (false, false);
+            let fate = self.claim_wanted(inode, block, Target::Slot, &Wanted::Slot(*log));
+            if fate == Fate::Own && self.image.superblock.checksum_kind == ChecksumKind::Crc32c {
+                let source = Source::Log { address: log.address, length, checksum: log.crc };
+                let origin = origin(*log).filter(|_| stays && !is_past_end);
+                self.queue_data(Job { owner: at.owner, origin, offset: at.start.saturating_add(offset.into()), source });
             }
+            (whole, stays) = (whole && fate == Fate::Own, stays && fate != Fate::Lost);
             if stays && is_past_end && !is_overlaid && !on(Mutant::LogsAcrossEndDropped) {
-                bad.push(self.cut_at_end(at, *log));
+                unfit.bad.push(self.cut_at_end(at, *log));
             } else if !stays || is_past_end {
-                bad.push(BadLog { log: *log, left: None, loses: true });
+                unfit.bad.push(BadLog { log: *log, left: None, loses: true });
+            } else if fate == Fate::Copied {
+                unfit.shared.push(*log);
             }
         }
-        (whole, bad)
+        (whole, unfit)
     }
 
     /// What is to become of a log that ends behind the end of its file ([LB2]).

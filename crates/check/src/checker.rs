@@ -9,6 +9,7 @@ use tandemfs_device::Drive;
 use tandemfs_format::inode::{Inode, LINK_MAX};
 
 use crate::claims::Claims;
+use crate::contested::Contested;
 use crate::copy_in_memory::CopyInMemory;
 use crate::data::DataQueue;
 use crate::error::CheckError;
@@ -130,6 +131,10 @@ pub(crate) struct Checker<'c> {
     pub(crate) sectors: Claims,
     /// What the checksums say, once somebody has to know.
     pub(crate) proved: Option<Proved>,
+    /// The same of what claims of blocks name; `None` until a claim fails ([PO5]).
+    pub(crate) contested: Option<Contested>,
+    /// A claim failed of which that may decide.
+    pub(crate) is_contested: bool,
     /// Units of the data area in use, and whether for data logs or for pages of files.
     pub(crate) data_units: BTreeMap<u64, Target>,
     pub(crate) inodes: Inodes,
@@ -157,6 +162,8 @@ impl<'c> Checker<'c> {
             lines: Claims::default(),
             sectors: Claims::default(),
             proved: None,
+            contested: None,
+            is_contested: false,
             data_units: BTreeMap::new(),
             inodes: Inodes::default(),
             data: DataQueue::default(),
@@ -174,7 +181,14 @@ impl<'c> Checker<'c> {
     fn walk(&mut self) {
         self.check_inodes();
         self.check_mappings();
-        self.check_names();
+        if !self.begins_again() {
+            self.check_names();
+        }
+    }
+
+    /// The walk has to begin again, with what is contested ([PO5]).
+    pub(crate) fn begins_again(&self) -> bool {
+        self.is_contested && self.contested.is_none()
     }
 
     /// Notes the units whose lines of the table were lost ([LU1]).
@@ -232,6 +246,8 @@ pub(crate) struct Inspection<'d> {
     /// Lines and sectors in use, as far as they could be found.
     pub(crate) lines: Claims,
     pub(crate) sectors: Claims,
+    /// Units of the data area in use, and what for.
+    pub(crate) data_units: BTreeMap<u64, Target>,
     pub(crate) inodes: Inodes,
     /// Data was verified too.
     pub(crate) with_data: bool,
@@ -282,6 +298,7 @@ pub(crate) fn damage_of(image: &Image<'_>) -> Surveyed {
     let options = CheckOptions { data: false, findings_max: usize::MAX, ..CheckOptions::default() };
     let mut progress = |_| {};
     let mut checker = Checker::over(image, &options, &mut progress, true);
+    checker.contested = Some(Contested::default()); // who has contested data makes no difference here
     checker.walk();
     let Checker { findings, inodes, lines, sectors, .. } = checker;
     Surveyed { findings, inodes, lines, sectors }
@@ -301,6 +318,7 @@ pub(crate) fn verify_alone(image: &Image<'_>, others: (&Claims, &Claims), number
     let mut progress = |_| {};
     let mut checker = Checker::over(image, &options, &mut progress, true);
     checker.proved = Some(Proved::default()); // what does not verify is enough to know
+    checker.contested = Some(Contested::default());
     let space_512 = checker.check_mapping(number, inode)?;
     checker.verify_data();
     let Checker { findings, lines, sectors, .. } = checker;
@@ -325,17 +343,25 @@ fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMu
     lent::adopt(&mut image, &mut findings)?;
     progress(Progress { stage: Stage::Structure, done: 1, total: 1 });
 
-    let mut checker = Checker::over(&image, options, progress, table_whole);
-    checker.counts.journal_records = pending.len() as u64;
-    for finding in findings {
-        checker.find(finding);
-    }
-    checker.walk();
+    let mut contested = None;
+    let mut checker = loop {
+        let mut checker = Checker::over(&image, options, &mut *progress, table_whole);
+        checker.contested = contested;
+        checker.counts.journal_records = pending.len() as u64;
+        for finding in &findings {
+            checker.find(finding.clone());
+        }
+        checker.walk();
+        if !checker.begins_again() {
+            break checker;
+        }
+        contested = Some(Contested::search(&image));
+    };
     checker.check_units();
     checker.check_maps();
     checker.claim_what_has_no_owner();
 
-    let Checker { inodes, lines, sectors, data, counts, usage, findings, mends, lost, left_out, .. } = checker;
+    let Checker { inodes, lines, sectors, data_units, data, counts, usage, findings, mends, lost, left_out, .. } = checker;
     let located = findings
         .into_iter()
         .map(|finding| {
@@ -355,6 +381,7 @@ fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMu
         lost,
         lines,
         sectors,
+        data_units,
         inodes,
         with_data: options.data,
         left_out,
@@ -442,11 +469,9 @@ impl<'d> Outcome<'d> {
         let mut seen = HashSet::new();
         let left: HashSet<&Finding> = self.inspection.findings().collect();
         self.repaired.retain(|located| !left.contains(&located.finding) && seen.insert(located.finding.clone()));
+        repairer.finish(&self.inspection)?;
         self.placed = repairer.placed;
         self.rescued = repairer.rescued;
-        if let Some(undo) = &mut repairer.undo {
-            undo.finish()?;
-        }
         self.undo_bytes = repairer.undo.as_ref().map_or(0, Undo::bytes);
         self.lost = std::mem::take(&mut repairer.lost);
         Ok(())

@@ -1,4 +1,7 @@
 //! Verifies file data against its checksums: collected into batches, read with many requests in flight, verified by several threads.
+//!
+//! [VD1] What cannot be read costs itself: of a batch that fails the extents are read one by one, and of an extent that fails the sectors or
+//!       pages, so that all others are verified. Logs are laid over pages after the last of these reads.
 
 use tandemfs_device::{BlockRequest, Structure};
 use tandemfs_format::mapping::LogEntry;
@@ -6,6 +9,7 @@ use tandemfs_format::{DataAddress, LineAddress, PairSeed, SECTOR_BYTES};
 
 use crate::checker::Checker;
 use crate::finding::Finding;
+use crate::image::Image;
 use crate::mend::{Lost, Mend, Origin, Owner};
 use crate::mutant::{Mutant, on};
 
@@ -54,7 +58,24 @@ pub(crate) struct DataQueue {
 struct Loaded<'b> {
     job: Job,
     bytes: &'b mut [u8],
-    readable: bool,
+    /// Its sectors or pages that cannot be read, in order; 0 for a log.
+    unreadable: Vec<u64>,
+}
+
+impl Loaded<'_> {
+    /// Reads the data of an extent, one by one if not all of it can be read ([VD1]).
+    fn read_extent(&mut self, image: &Image<'_>, first: DataAddress) {
+        if image.data(first, self.bytes).is_ok() {
+            return;
+        }
+        if on(Mutant::ExtentsReadWhole) {
+            self.unreadable = (0..self.bytes.len() as u64 / SECTOR_BYTES as u64).collect();
+            return;
+        }
+        let each = self.bytes.chunks_mut(SECTOR_BYTES);
+        self.unreadable =
+            (0..).zip(each).filter_map(|(index, bytes)| image.data(first.nth(index), bytes).is_err().then_some(index)).collect();
+    }
 }
 
 impl Checker<'_> {
@@ -83,7 +104,7 @@ impl Checker<'_> {
         for job in jobs {
             let (bytes, after) = rest.split_at_mut(job.bytes());
             rest = after;
-            loaded.push(Loaded { job, bytes, readable: true });
+            loaded.push(Loaded { job, bytes, unreadable: Vec::new() });
         }
         self.load_all(&mut loaded);
         let pair = self.image.pair;
@@ -100,28 +121,28 @@ impl Checker<'_> {
     }
 
     fn load_all(&self, loaded: &mut [Loaded<'_>]) {
-        let drive = self.image.drive;
+        let (drive, image) = (self.image.drive, self.image);
         let mut requests = Vec::new();
         for part in loaded.iter_mut() {
-            match &part.job.source {
+            match part.job.source {
                 Source::Extent { first: DataAddress::Sector(sector), .. } => {
-                    requests.push(BlockRequest::Read { sector: *sector, buffer: (&mut *part.bytes).into() });
+                    requests.push(BlockRequest::Read { sector, buffer: (&mut *part.bytes).into() });
                 }
-                Source::Extent { first, over, .. } => {
-                    part.readable = self.image.data(*first, part.bytes).is_ok();
-                    over.iter().for_each(|log| self.image.lay_log(log, 0, part.bytes));
+                Source::Extent { first: first @ DataAddress::Page(_), .. } => part.read_extent(image, first),
+                Source::Log { address, .. } => {
+                    let is_read = image.load_part(Structure::DataLog, address, part.bytes).is_ok();
+                    part.unreadable.extend((!is_read).then_some(0));
                 }
-                Source::Log { address, .. } => part.readable = self.image.load_part(Structure::DataLog, *address, part.bytes).is_ok(),
             }
         }
-        if requests.is_empty() || drive.transfer(Structure::Data, &mut requests, &mut || {}).is_ok() {
-            return;
-        }
+        let is_read = requests.is_empty() || drive.transfer(Structure::Data, &mut requests, &mut || {}).is_ok();
         drop(requests);
-        // Part of the batch cannot be read: read one by one to find out which.
         for part in loaded.iter_mut() {
-            if let Source::Extent { first, .. } = &part.job.source {
-                part.readable = self.image.data(*first, part.bytes).is_ok();
+            match &part.job.source {
+                Source::Extent { first: first @ DataAddress::Sector(_), .. } if !is_read => part.read_extent(image, *first),
+                Source::Extent { first, .. } if !is_read && on(Mutant::LogsNotLaidAgain) => part.read_extent(image, *first),
+                Source::Extent { over, .. } => over.iter().for_each(|log| image.lay_log(log, 0, part.bytes)),
+                Source::Log { .. } => {}
             }
         }
     }
@@ -137,9 +158,13 @@ struct Verified {
 }
 
 impl Verified {
-    /// Sectors or pages in a row that do not fit their checksums.
-    fn sectors_damaged(&mut self, job: &Job, first: DataAddress, index: u64, count: u64) {
+    /// Sectors or pages in a row with which something is wrong.
+    fn sectors_are(&mut self, fault: SectorFault, job: &Job, first: DataAddress, (index, count): (u64, u64)) {
         let (inode, offset) = (job.owner.inode, job.offset.saturating_add(index * SECTOR_BYTES as u64));
+        if fault == SectorFault::Unreadable {
+            self.findings.push(Finding::DataUnreadable { inode, offset, bytes: count * SECTOR_BYTES as u64 });
+            return;
+        }
         self.findings.push(Finding::DataDamaged { inode, offset, sectors: count });
         if let Some(origin) = job.origin {
             let lost = Lost { inode, offset, bytes: count * SECTOR_BYTES as u64 };
@@ -156,35 +181,42 @@ impl Verified {
     }
 }
 
+/// What is wrong with a sector or page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SectorFault {
+    Unreadable,
+    /// It does not fit its checksum.
+    Damaged,
+}
+
 fn verify_part(pair: PairSeed, part: &[Loaded<'_>]) -> Verified {
     let mut verified = Verified::default();
-    for Loaded { job, bytes, readable } in part {
-        if !readable {
-            let (inode, offset) = (job.owner.inode, job.offset);
-            verified.findings.push(Finding::DataUnreadable { inode, offset, bytes: bytes.len() as u64 });
-            continue;
-        }
+    for Loaded { job, bytes, unreadable } in part {
         match &job.source {
+            Source::Log { length, .. } if !unreadable.is_empty() => {
+                let (inode, offset) = (job.owner.inode, job.offset);
+                verified.findings.push(Finding::DataUnreadable { inode, offset, bytes: (*length).into() });
+            }
             Source::Log { length, checksum, .. } => {
                 if pair.data(bytes) != *checksum {
                     verified.log_damaged(job, *length);
                 }
             }
             Source::Extent { first, checksums, .. } => {
-                let mut run: Option<(u64, u64)> = None;
+                let mut faults = Vec::new();
                 for (index, (sector, checksum)) in (0..).zip(bytes.chunks_exact(SECTOR_BYTES).zip(checksums)) {
-                    if pair.data(sector) != *checksum {
-                        let (start, count) = run.unwrap_or((index, 0));
-                        run = Some((start, count + 1));
-                        continue;
-                    }
-                    verified.good += u64::from(first.sector().is_some());
-                    if let Some((start, count)) = run.take() {
-                        verified.sectors_damaged(job, *first, start, count);
+                    if unreadable.binary_search(&index).is_ok() {
+                        faults.push((index, SectorFault::Unreadable));
+                    } else if pair.data(sector) != *checksum {
+                        faults.push((index, SectorFault::Damaged));
+                    } else {
+                        verified.good += u64::from(first.sector().is_some());
                     }
                 }
-                if let Some((start, count)) = run {
-                    verified.sectors_damaged(job, *first, start, count);
+                for run in faults.chunk_by(|(index, fault), (next, other)| index + 1 == *next && fault == other) {
+                    if let [(start, fault), ..] = run {
+                        verified.sectors_are(*fault, job, *first, (*start, run.len() as u64));
+                    }
                 }
             }
         }

@@ -181,7 +181,7 @@ impl<'d> Dump<'d> {
         if pointer.is_none() {
             return Ok(());
         }
-        let set = match attributes::set(&self.image, owner, pointer, &mut |_, _| true) {
+        let set = match attributes::set(&self.image, owner, pointer, &mut |_, _, _| true) {
             Ok(set) => set,
             Err(_) => return Ok(writeln!(out, "attributes   at line {}, damaged", pointer.address)?),
         };
@@ -191,7 +191,7 @@ impl<'d> Dump<'d> {
             match &attribute.value {
                 AttributeValue::Near(bytes) => writeln!(out, "  {name}: {} B '{}'", bytes.len(), printable(bytes))?,
                 AttributeValue::Apart { address, length, crc } => {
-                    let verified = attributes::value(&self.image, owner, &attribute.value, &mut |_, _| true).is_ok();
+                    let verified = attributes::value(&self.image, owner, &attribute.value, &mut |_, _, _| true).is_ok();
                     let damaged = if verified { "" } else { ", damaged" };
                     writeln!(out, "  {name}: {length} B at line {address}, checksum {crc:#010x}{damaged}")?;
                 }

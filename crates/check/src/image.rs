@@ -21,7 +21,7 @@ pub(crate) struct ReadPage {
 }
 
 /// Stands for each byte that cannot be read: such a line is not empty.
-const UNREADABLE: u8 = 0xff;
+pub(crate) const UNREADABLE: u8 = 0xff;
 
 /// An image under inspection.
 pub(crate) struct Image<'d> {

@@ -23,6 +23,7 @@ mod attributes;
 mod blocks;
 mod checker;
 mod claims;
+mod contested;
 mod copy_in_memory;
 mod data;
 mod dump;

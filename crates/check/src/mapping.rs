@@ -1,12 +1,13 @@
 //! Checks the mapping of each inode: every page, extent, log, leaf and vector must be in an allowed place and used once.
 
 use tandemfs_format::inode::{Inode, state};
-use tandemfs_format::mapping::Record;
+use tandemfs_format::mapping::{Extent, Record};
 use tandemfs_format::segment::Region;
 use tandemfs_format::{DataAddress, LineAddress, PAGE_BYTES, PAGE_LINES};
 
-use crate::blocks::{BlockOf, Claimed};
+use crate::blocks::{BlockOf, Claimed, Fate};
 use crate::checker::{Checker, Stage};
+use crate::contested::{Standing, Wanted};
 use crate::finding::{Damage, Finding, Target};
 use crate::inodes::sweep;
 use crate::mend::{Lost, Mend, Owner};
@@ -36,6 +37,9 @@ impl Checker<'_> {
             None => self.progress(Stage::Mappings, done, total),
             Some(found) => {
                 let Ok(inode) = found.decoded else { return };
+                if self.begins_again() {
+                    return;
+                }
                 let before = (self.lines.total(), self.sectors.total());
                 let attributes_512 = self.check_attributes(found.number, &inode);
                 let mapping_512 = if inode.has_mapping() { self.check_mapping(found.number, &inode) } else { Some(0) };
@@ -49,7 +53,9 @@ impl Checker<'_> {
                 self.usage.add(&inode, lines, sectors);
             }
         });
-        self.verify_data();
+        if !self.begins_again() {
+            self.verify_data();
+        }
     }
 
     /// Checks the mapping of an inode. Returns the space that it uses, in 512 B; `None` if damage hides part of it.
@@ -110,7 +116,7 @@ impl Checker<'_> {
         let (inode, block, count) = (mapping.owner.inode, found.first, found.run.blocks);
         let line = found.site(0).line().number();
         self.counts.runs += 1;
-        let mut stays = true;
+        let (mut stays, mut is_shared) = (true, false);
         if mapping.directory.is_some() || !self.image.superblock.has_memory_homes() {
             self.find(Finding::RecordKind { inode, block, line });
             stays = false;
@@ -125,10 +131,15 @@ impl Checker<'_> {
             });
             stays = false;
         } else {
-            for line in found.own_lines() {
-                stays &= self.claim(inode, block, Target::Vector, line, 1);
+            for (index, line) in (0..).zip(found.own_lines()) {
+                match self.claim_wanted(inode, block, Target::Vector, &Wanted::group(found, index, line)) {
+                    Fate::Own => {}
+                    Fate::Copied => is_shared = true,
+                    Fate::Lost => stays = false,
+                }
             }
         }
+        mapping.whole &= !is_shared;
         if let Some(overlapped) = found.overlapped {
             self.find(Finding::RunOverlapped { inode, block, overlapped });
             mapping.whole = false;
@@ -138,7 +149,7 @@ impl Checker<'_> {
             for block in &found.blocks {
                 self.cut_record(mapping, found.site(*block), Span { first: found.first + block, count: 1 });
             }
-        } else if found.overlapped.is_some() {
+        } else if found.overlapped.is_some() || is_shared {
             self.cut(mapping, Mend::Dissolve { owner: mapping.owner, site: found.site(0) });
         }
     }
@@ -223,19 +234,48 @@ impl Checker<'_> {
         BlockOf { owner, inode: owner.inode, site, block, start, inside, end_is_stale }
     }
 
-    /// Claims the lines of a page or leaf, unless they are another inode's by their checksums ([PO1] of `proved.rs`).
+    /// Claims the lines of a page or leaf, unless they are another inode's by their checksums ([PO1] of `proved.rs`), or another block's.
     pub(crate) fn claim_proved(&mut self, named: Named, block: u64, target: Target) -> bool {
         let image = self.image;
         let (inode, line) = (named.owner.inode, named.first);
-        if named.is_foreign(image) && !on(Mutant::FirstClaimWins) && self.proved.get_or_insert_with(|| Proved::search(image)).has(&named) {
+        let is_of_block = || self.contested.as_ref().is_some_and(|contested| contested.has_proved(line, named.count));
+        if named.is_foreign(image)
+            && !on(Mutant::FirstClaimWins)
+            && (is_of_block() || self.proved.get_or_insert_with(|| Proved::search(image)).has(&named))
+        {
             self.find(Finding::LinesShared { inode, block, target, line: line.number() });
             return false;
         }
         self.claim(inode, block, target, line, named.count)
     }
 
+    /// Claims lines that nothing in them gives to somebody ([PO3] of `contested.rs`).
+    pub(crate) fn claim_wanted(&mut self, inode: u64, block: u64, target: Target, wanted: &Wanted) -> Fate {
+        let image = self.image;
+        let (first, count) = wanted.lines();
+        let has_proved = self.contested.as_ref().is_some_and(|contested| contested.has_proved(first, count));
+        let may_give_way = has_proved && wanted.may_be(image);
+        let standing = if may_give_way && !on(Mutant::FirstClaimWins) { wanted.standing(image) } else { Standing::Proved };
+        if standing != Standing::Proved {
+            self.find(Finding::LinesShared { inode, block, target, line: first.number() });
+        }
+        match standing {
+            Standing::NothingFits => Fate::Lost,
+            Standing::Unknown => Fate::Copied,
+            Standing::Proved => match self.claim_lines(inode, block, target, first, count) {
+                Claimed::Own => Fate::Own,
+                Claimed::Shared if !on(Mutant::SecondClaimLost) => Fate::Copied,
+                Claimed::Shared | Claimed::Outside => Fate::Lost,
+            },
+        }
+    }
+
     /// Claims lines for a structure. False if it cannot be there, or if another structure uses them.
     pub(crate) fn claim(&mut self, inode: u64, block: u64, target: Target, address: LineAddress, lines: u64) -> bool {
+        self.claim_lines(inode, block, target, address, lines) == Claimed::Own
+    }
+
+    fn claim_lines(&mut self, inode: u64, block: u64, target: Target, address: LineAddress, lines: u64) -> Claimed {
         let image = self.image;
         let line = address.number();
         let region = match target {
@@ -251,29 +291,40 @@ impl Checker<'_> {
         let granule = if target == Target::Pages { PAGE_LINES } else { lines.next_power_of_two() };
         if !may_be || !line.is_multiple_of(granule) {
             self.find(Finding::PointerMisplaced { inode, block, target, line });
-            return false;
+            return Claimed::Outside;
         }
         if !self.lines.claim(line, lines) {
+            self.is_contested |= !matches!(target, Target::MappingPage | Target::DentryPage);
             self.find(Finding::LinesShared { inode, block, target, line });
-            return false;
+            return Claimed::Shared;
         }
         if region.is_none() && *self.data_units.entry(address.unit()).or_insert(target) != target {
             self.find(Finding::UnitMixed { inode, block, target, unit: address.unit() });
-            return false;
+            return Claimed::Shared;
         }
-        true
+        Claimed::Own
     }
 
     /// Claims the pages of an extent.
-    pub(crate) fn claim_pages(&mut self, inode: u64, block: u64, first: LineAddress, count: u64) -> Claimed {
+    pub(crate) fn claim_pages(&mut self, inode: u64, block: u64, first: LineAddress, extent: Extent) -> Claimed {
+        let count = extent.count.into();
         let is_there = self.image.geometry.holds_data(DataAddress::Page(first), count);
         if !is_there {
             self.find(Finding::PointerMisplaced { inode, block, target: Target::Pages, line: first.number() });
         }
-        let may_be = is_there && self.image.segments.of_unit(first.unit()).is_none();
-        match is_there && self.claim(inode, block, Target::Pages, first, count * PAGE_LINES) {
-            true => Claimed::Own,
-            false if may_be => Claimed::Shared,
+        let wanted = Wanted::Pages { first, extent };
+        let is_proved = self.contested.as_ref().is_some_and(|contested| contested.has_proved(first, count * PAGE_LINES));
+        if is_there
+            && is_proved
+            && wanted.may_be(self.image)
+            && !on(Mutant::FirstClaimWins)
+            && wanted.standing(self.image) == Standing::NothingFits
+        {
+            self.find(Finding::LinesShared { inode, block, target: Target::Pages, line: first.number() });
+            return Claimed::Shared;
+        }
+        match is_there {
+            true => self.claim_lines(inode, block, Target::Pages, first, count * PAGE_LINES),
             false => Claimed::Outside,
         }
     }

@@ -1,4 +1,9 @@
 //! Compares the saved allocation maps of a clean image with the space that the tree uses.
+//!
+//! [OM1] A piece that verifies for the superblock's generation says what an unmount left, also where the clean flag is not set: an unmount
+//!       writes pieces after its last transaction, and a mount that writes raises the generation in the write that clears the flag. So
+//!       either the unmount was cut before it set the flag, or a repair has cleared it, which raises the generation last ([RP8]). For a
+//!       repair and a copy that is evidence about what they cannot read; nobody allocates by such maps.
 
 use tandemfs_device::Structure;
 use tandemfs_format::allocation_map::{PIECE_BYTES, PieceKind, decode};
@@ -11,13 +16,26 @@ use crate::finding::{Finding, Target};
 use crate::image::{Image, line_of};
 use crate::mutant::{Mutant, on};
 
-/// Whether a page is in use, as the maps say that a clean unmount saved with this generation. `None` if they cannot be read there.
-pub(crate) fn is_page_in_use(image: &Image<'_>, generation: u64, page: LineAddress) -> Option<bool> {
+/// Pieces that a look for maps reads.
+const LOOKED_AT_MAX: u64 = 64;
+
+/// The bits of a piece, if it verifies for this generation.
+fn bits_of(image: &Image<'_>, generation: u64, index: u64) -> Option<Vec<u8>> {
     let mut piece = vec![0; PIECE_LINES as usize * LINE_BYTES];
-    let index = page.unit();
     image.load(Structure::AllocationMap, image.geometry.piece(index), &mut piece).ok()?;
-    let bits = piece.get(LINE_BYTES..).filter(|bits| bits.len() == PIECE_BYTES)?;
-    decode(image.pair, index, generation, &line_of(&piece, 0), bits)?;
+    let bits = piece.split_off(LINE_BYTES);
+    decode(image.pair, index, generation, &line_of(&piece, 0), &bits)?;
+    Some(bits)
+}
+
+/// Whether there are maps of the superblock's generation ([OM1]), as far as the first pieces show it.
+pub(crate) fn are_there(image: &Image<'_>) -> bool {
+    (0..image.geometry.piece_count().min(LOOKED_AT_MAX)).any(|index| bits_of(image, image.superblock.generation, index).is_some())
+}
+
+/// Whether a page is in use, as the maps say that an unmount saved with this generation ([OM1]). `None` if there are none for it.
+pub(crate) fn is_page_in_use(image: &Image<'_>, generation: u64, page: LineAddress) -> Option<bool> {
+    let bits = bits_of(image, generation, page.unit())?;
     let first = (page.number() % UNIT_LINES) as usize / 8;
     Some(bits.get(first..first + PAGE_LINES as usize / 8)?.iter().all(|byte| *byte == 0xff))
 }

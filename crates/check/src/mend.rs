@@ -50,6 +50,10 @@ pub(crate) enum Mend {
     Subtree { owner: Owner, site: Site, span: Span, lost: Option<Lost> },
     /// The block gets sectors of its own, with what the shared ones hold; `lost` if there are none.
     Clone { owner: Owner, site: Site, extent: Extent, leaf: Option<LeafPointer>, lost: Option<Lost> },
+    /// The block gets checksum lines of its own, with what the shared ones hold; `lost` if there are none.
+    CloneChecksums { owner: Owner, site: Site, extent: Extent, leaf: Option<LeafPointer>, lost: Option<Lost> },
+    /// A log gets a slot of its own, with what the shared one holds; without one it is lost, and `lost` with it.
+    CloneLog { owner: Owner, site: Site, origin: Origin, leaf: Option<LeafPointer>, lost: Option<Lost> },
     /// The mapping of a directory is made anew from these pages, and from others that are proved to be its own.
     Directory { owner: Owner, pages: Vec<LineAddress>, salvage: bool },
     /// Sectors or pages that do not fit their checksums become zeros.

@@ -13,6 +13,10 @@ pub enum Mutant {
     SharedSpaceIgnored,
     /// The first inode that names a page has it, whoever its lines verify for.
     FirstClaimWins,
+    /// Lines of attributes are claimed before they are verified.
+    SetsClaimedUnread,
+    /// What two claims of a block's lines name is lost for the second.
+    SecondClaimLost,
     /// Link counts are not compared with the names.
     LinkCountsIgnored,
     /// Saved maps are not compared with the tree.
@@ -21,6 +25,8 @@ pub enum Mutant {
     DataIgnored,
     /// A repair leaves the clean flag set, so that the next mount uses maps that the repair made wrong.
     RepairKeepsClean,
+    /// A repair raises the generation before its first record, so that maps prove nothing once it is cut.
+    MapsEndFirst,
     /// A repair passes the journal without writing its records home.
     RepairDropsJournal,
     /// A repair changes lines at home before its record is persistent.
@@ -43,6 +49,8 @@ pub enum Mutant {
     LinkedBeforeWritten,
     /// The old bytes of superblocks and journal are not kept.
     UndoForgets,
+    /// What cannot be read has no old bytes, so a repair that keeps them ends there.
+    UndoNeedsBytes,
     /// Entries of a file for undoing are not verified.
     UndoUnverified,
     /// Sectors of a block half that may be another's become zeros.
@@ -69,6 +77,10 @@ pub enum Mutant {
     MarksTooLow,
     /// Pages whose checksums are of what they hold with the logs over it are verified without them.
     OverlaidCheckedBare,
+    /// Pages below logs are read again without the logs where a sector of another file cannot be read.
+    LogsNotLaidAgain,
+    /// Of an extent with a sector that cannot be read nothing is verified.
+    ExtentsReadWhole,
     /// What open pages hold behind the end of the file is not read.
     OpenEndUnread,
     /// What programs appended in lent room is not seen.

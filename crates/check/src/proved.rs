@@ -8,7 +8,7 @@
 
 use tandemfs_device::Structure;
 use tandemfs_format::inode::Inode;
-use tandemfs_format::mapping::{LeafPointer, Record};
+use tandemfs_format::mapping::{LeafPointer, LogEntry, Record, line_entries};
 use tandemfs_format::segment::Region;
 use tandemfs_format::{EMPTY_LINE, LINE_BYTES, LineAddress, PAGE_LINES};
 
@@ -54,8 +54,21 @@ impl Named {
         matches!(self.verified(image), Some((0, 1..)))
     }
 
-    fn is_proved(&self, image: &Image<'_>) -> bool {
+    /// Whether a line verifies for the owner.
+    pub(crate) fn is_proved(&self, image: &Image<'_>) -> bool {
         matches!(self.verified(image), Some((1.., _)))
+    }
+
+    /// The logs of a leaf, in its lines that verify.
+    pub(crate) fn logs(&self, image: &Image<'_>) -> Vec<LogEntry> {
+        let may_be = image.segments.holds(self.region, self.first, self.count) && self.first.number().is_multiple_of(self.count);
+        let of_line = |index| {
+            let address = self.first.nth(index);
+            let line = image.line(Structure::Mapping, address).ok()?;
+            image.place(self.owner.inode, self.owner.generation, address).verify(&line).ok()?;
+            line_entries(&line, address).ok()
+        };
+        (0..self.count).filter(|_| may_be).filter_map(of_line).flatten().flatten().collect()
     }
 }
 

@@ -5,18 +5,21 @@
 //! [UD1] An entry is durable in the file before the device changes there. A repair that ends adds an end mark. Without that mark the
 //!       entries from the first torn one on have changed nothing, and are ignored; with it every entry has to verify.
 //! [UD2] All entries are verified before the first is put back. Putting back is repeatable: after a cut it starts again.
+//! [UD3] A line or sector that the device cannot read has no old bytes; the file has bytes for it that fit no checksum. So it is damaged once
+//!       they are put back, as it was before. What the repair wrote there would verify beside older bytes: as a superblock it would count.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::Path;
 
-use tandemfs_device::{BlockRequest, Drive, Structure};
+use tandemfs_device::{BlockRequest, DeviceError, Drive, Structure};
 use tandemfs_format::checksum::crc32c;
 use tandemfs_format::superblock::Superblock;
 use tandemfs_format::{LINE_BYTES, LineAddress, SECTOR_BYTES, Sector};
 
 use crate::claims::Claims;
 use crate::error::CheckError;
+use crate::image::UNREADABLE;
 use crate::mutant::{Mutant, on};
 
 const MAGIC: &[u8; 8] = b"TandemUn";
@@ -101,8 +104,13 @@ impl Undo {
         }
         for (first, count) in &runs {
             let mut bytes = vec![0; *count as usize * LINE_BYTES];
-            drive.load(Structure::Mapping, LineAddress::new(*first), &mut bytes)?;
-            self.append_entry(KIND_LINES, *first, &bytes)?;
+            let first = LineAddress::new(*first);
+            if drive.load(Structure::Mapping, first, &mut bytes).is_err() {
+                for (index, line) in (0..).zip(bytes.chunks_mut(LINE_BYTES)) {
+                    or_unreadable(drive.load(Structure::Mapping, first.nth(index), line), line)?;
+                }
+            }
+            self.append_entry(KIND_LINES, first.number(), &bytes)?;
         }
         if runs.is_empty() { Ok(()) } else { self.sync() }
     }
@@ -114,7 +122,8 @@ impl Undo {
             self.sectors.claim(sector, 1);
             let mut bytes = vec![0; SECTOR_BYTES];
             let mut requests = [BlockRequest::Read { sector: Sector::new(sector), buffer: (&mut bytes).into() }];
-            drop(drive.transfer(Structure::Data, &mut requests, &mut || {})?);
+            let read = drive.transfer(Structure::Data, &mut requests, &mut || {}).map(drop);
+            or_unreadable(read, &mut bytes)?;
             self.append_entry(KIND_SECTORS, sector, &bytes)?;
         }
         self.sync()
@@ -130,6 +139,17 @@ impl Undo {
         entry[..4].copy_from_slice(&crc.to_le_bytes());
         self.append(&entry)?;
         self.append(bytes)
+    }
+}
+
+/// Bytes for what could not be read ([UD3]). Other errors stay errors.
+fn or_unreadable(read: Result<(), DeviceError>, bytes: &mut [u8]) -> Result<(), DeviceError> {
+    match read {
+        Err(DeviceError::Poisoned { .. } | DeviceError::Block { .. }) if !on(Mutant::UndoNeedsBytes) => {
+            bytes.fill(UNREADABLE);
+            Ok(())
+        }
+        other => other,
     }
 }
 

@@ -363,8 +363,7 @@ plants! {
     vector_over_a_leaf(image: crashed) {
         image.edit_extent(FILE, |extent| extent.checksum = BlockChecksum::Vector(LineAddress::new(FILE_LEAF)));
     } => [
-        LinesShared { inode: FILE, block: 0, target: Target::Leaf, line: FILE_LEAF },
-        DataDamaged { inode: FILE, offset: 0, sectors: 3 },
+        LinesShared { inode: FILE, block: 0, target: Target::Vector, line: FILE_LEAF },
     ];
     page_that_points_to_itself(image: crashed) {
         image.edit_root(TREE, |_| Record::Pointer { page: LineAddress::new(TREE_PAGE + 64), height: 3 });
@@ -613,7 +612,7 @@ fn a_page_that_cannot_be_read_is_a_finding_for_each_line_that_may_be_in_use() {
 }
 
 fn sector_that_cannot_be_read() -> Case {
-    (Image::small(), vec![DataUnreadable { inode: TREE, offset: 0, bytes: 65_536 }])
+    (Image::small(), vec![DataUnreadable { inode: TREE, offset: 4096, bytes: 4096 }])
 }
 
 /// As a mount leaves the identity that is cut off in it: torn, or with the old stamp or UUID.

@@ -8,7 +8,7 @@ use support::data_of;
 use tandemfs_check::{CheckOptions, Report, RestoreOptions, check};
 use tandemfs_crash::{MemoryDevice, Recorded};
 use tandemfs_device::{Drive, PersistenceDomain};
-use tandemfs_format::geometry::SEGMENT_TABLE_LINES;
+use tandemfs_format::geometry::{SEGMENT_TABLE_LINES, SUPERBLOCK_OFFSETS};
 use tandemfs_format::inode::file_type;
 use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::superblock::Superblock;
@@ -343,7 +343,135 @@ fn a_repair_that_takes_any_tree_that_verifies_is_caught() {
     support::assert_caught(&[(emptied_files, Mutant::StaleTreesTaken)]);
 }
 
-/// A repair that is killed loses no more than one that is not: what was clean is not, so its maps prove nothing any more.
+/// A file of two blocks of one small log each: it counts less than a block, but its root is a page.
+fn sparse_file(fs: &FileSystem, name: &str) -> InodeNumber {
+    let inode = file(fs, name, &data_of(3, 100));
+    fs.write(inode, BLOCK as u64, &data_of(4, 100), WriteOptions::default()).expect("written");
+    inode
+}
+
+fn content_of_sparse() -> Vec<u8> {
+    let mut content = data_of(3, 100);
+    content.resize(BLOCK, 0);
+    content.extend(data_of(4, 100));
+    content
+}
+
+/// The image after so many of the events of a repair.
+fn after_events(device: &MemoryDevice, events: &[tandemfs_crash::Event]) -> MemoryDevice {
+    let Recorded { mut memory, blocks } = device.zones();
+    for event in events {
+        if let tandemfs_crash::Event::Store { offset, bytes } = event {
+            memory[*offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        }
+    }
+    MemoryDevice::from_zones(Recorded { memory, blocks }, PersistenceDomain::Gpf)
+}
+
+fn events_of_repair(device: &MemoryDevice) -> Vec<tandemfs_crash::Event> {
+    let whole = device.fork();
+    whole.start_recording();
+    run(&whole, CheckOptions { repair: true, ..CheckOptions::default() });
+    whole.stop_recording()
+}
+
+/// What only the maps prove is proved after a cut, too, and after a cut of the repair that follows.
+fn cut_repairs_with_maps() {
+    let mut inodes = Vec::new();
+    let device = image(true, |fs| {
+        inodes.extend(["one", "two"].map(|name| sparse_file(fs, name)));
+        let directory = make(fs, InodeNumber::ROOT, "directory", file_type::DIRECTORY | 0o755, b"");
+        for index in 0..200 {
+            make(fs, directory, &format!("file {index}"), file_type::REGULAR | 0o644, b"");
+        }
+        inodes.push(directory);
+    });
+    inodes.iter().for_each(|inode| halve(&device, *inode));
+    let assert_saved = |device: &MemoryDevice, what: &str| {
+        let report = run(device, CheckOptions { repair: true, ..CheckOptions::default() });
+        assert!(report.is_consistent() && report.lost.is_empty(), "{what}: {:?} {:?}", report.findings, report.lost);
+        let fs = mount(device);
+        for inode in &inodes[..2] {
+            assert!(read(&fs, *inode).expect("saved") == content_of_sparse(), "{what}");
+        }
+        let mut names = 0;
+        fs.read_directory(inodes[2], 2, &mut |_| {
+            names += 1;
+            true
+        })
+        .expect("lists");
+        assert_eq!(names, 200, "{what}");
+    };
+    let events = events_of_repair(&device);
+    let mut before = device.zones();
+    for cut in 0..=events.len() {
+        let device = after_events(&device, &events[..cut]);
+        let zones = device.zones();
+        if cut > 0 && zones == before {
+            continue; // a flush or a fence
+        }
+        before = zones;
+        assert_saved(&device.fork(), &format!("cut {cut}"));
+        let (_, tree) = support::restored::restored(Arc::new(device.fork()), &RestoreOptions::default());
+        assert!(tree["/one"].content == content_of_sparse(), "cut {cut}");
+        if cut % 5 == 0 {
+            let mounted = device.fork(); // a mount may come first: it ends what the maps prove
+            mount(&mounted).unmount().expect("unmounts");
+            let report = run(&mounted, CheckOptions { repair: true, ..CheckOptions::default() });
+            assert!(report.is_consistent() && report.placed.is_empty(), "cut {cut}: {:?}", report.findings);
+        }
+        if cut % 7 == 0 {
+            let again = events_of_repair(&device);
+            for second in (0..again.len()).step_by(11) {
+                assert_saved(&after_events(&device, &again[..second]), &format!("cut {cut}, then {second}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn regression_a_cut_repair_lost_what_the_maps_prove() {
+    cut_repairs_with_maps();
+}
+
+#[test]
+fn a_repair_that_ends_the_maps_first_is_caught() {
+    use tandemfs_check::mutant::Mutant;
+    support::assert_caught(&[(cut_repairs_with_maps, Mutant::MapsEndFirst)]);
+}
+
+/// An unmount that was cut between its maps and the clean flag: they prove what they prove of a clean image.
+#[test]
+fn maps_of_an_unmount_that_was_cut_prove_the_same() {
+    let mut inodes = Vec::new();
+    let device = image(true, |fs| {
+        inodes.push(sparse_file(fs, "sparse"));
+        // Its older mapping has the same space.
+        inodes.push(sparse_file(fs, "emptied"));
+        empty(fs, inodes[1]);
+        fs.checkpoint().expect("home");
+        for offset in [0, 2 * BLOCK as u64] {
+            fs.write(inodes[1], offset, &data_of(9, 100), WriteOptions::default()).expect("written");
+        }
+    });
+    device.damage(|zones| {
+        let superblock = Superblock::decode(&zones.memory).expect("verifies");
+        let bytes = Superblock { clean: false, ..superblock }.encode();
+        for at in SUPERBLOCK_OFFSETS.map(|at| at as usize) {
+            let bytes = zerocopy::IntoBytes::as_bytes(&bytes);
+            zones.memory[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+    });
+    inodes.iter().for_each(|inode| halve(&device, *inode));
+    let report = repaired(&device);
+    assert!(report.lost.is_empty(), "{:?}", report.lost);
+    let fs = mount(&device);
+    assert!(read(&fs, inodes[0]).expect("saved") == content_of_sparse());
+    let content = read(&fs, inodes[1]).expect("saved");
+    assert!(content[..100] == data_of(9, 100) && content[2 * BLOCK..] == data_of(9, 100), "not the older mapping");
+}
+
+/// A repair that is killed loses no more than one that is not.
 #[test]
 fn a_repair_that_was_cut_keeps_names_and_never_shows_other_bytes() {
     let large = data_of(1, 5 * BLOCK + 77);
@@ -355,13 +483,7 @@ fn a_repair_that_was_cut_keeps_names_and_never_shows_other_bytes() {
     repaired(&whole);
     let events = whole.stop_recording();
     for cut in (0..events.len()).step_by(9) {
-        let Recorded { mut memory, blocks } = device.zones();
-        for event in &events[..cut] {
-            if let tandemfs_crash::Event::Store { offset, bytes } = event {
-                memory[*offset as usize..][..bytes.len()].copy_from_slice(bytes);
-            }
-        }
-        let device = MemoryDevice::from_zones(Recorded { memory, blocks }, PersistenceDomain::Gpf);
+        let device = after_events(&device, &events[..cut]);
         repaired(&device);
         let fs = mount(&device);
         assert_eq!(fs.lookup(InodeNumber::ROOT, b"large").expect("there").inode, inode);

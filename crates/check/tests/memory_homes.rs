@@ -10,8 +10,9 @@ use tandemfs_check::Finding::{self, *};
 use tandemfs_check::{Damage, Dump, RestoreOptions, Target, check};
 use tandemfs_device::{Drive, PersistenceDomain, Structure};
 use tandemfs_format::allocation_map::{PIECE_BYTES, PieceKind, encode};
+use tandemfs_format::geometry::{Geometry, RING_BYTES_MIN};
 use tandemfs_format::inode::{file_type, flags, state};
-use tandemfs_format::mapping::{BlockChecksum, Extent, LeafPointer, Record, RecordBytes, SlotClass, leaf_line};
+use tandemfs_format::mapping::{BlockChecksum, Extent, LeafPointer, Record, RecordBytes, SlotClass, leaf_line, vector_lines};
 use tandemfs_format::run::Run;
 use tandemfs_format::superblock::{incompat, ro_compat};
 use tandemfs_format::{DataAddress, InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYTES, UNIT_LINES};
@@ -168,18 +169,65 @@ fn pages_whose_logs_are_being_copied_verify_with_them() {
     assert_eq!(image.findings(), [], "what the log covers is the log's");
 }
 
+/// A sector that cannot be read is what is wrong, and not the pages of another file that are read in the same batch.
+fn pages_beside_a_bad_sector() {
+    let device = overlaid(0).device();
+    device.faults.lock().expect("lock").bad_sector = Some(2);
+    assert_eq!(findings(&report(&device, false)), [DataUnreadable { inode: FILE, offset: 4096, bytes: 4096 }]);
+}
+
+#[test]
+fn regression_a_bad_sector_made_overlaid_pages_of_another_file_damaged() {
+    pages_beside_a_bad_sector();
+}
+
+/// What cannot be read hides nothing beside it.
+fn damage_beside_what_cannot_be_read() {
+    let mut image = Image::crashed();
+    image.blocks[17 * SECTOR_BYTES] ^= 1;
+    image.blocks[20 * SECTOR_BYTES] ^= 1;
+    let device = image.device();
+    device.faults.lock().expect("lock").bad_sector = Some(18);
+    let damaged = |page: u64| DataDamaged { inode: TREE, offset: page * 4096, sectors: 1 };
+    let unreadable = |page: u64| DataUnreadable { inode: TREE, offset: page * 4096, bytes: 4096 };
+    assert_eq!(findings(&report(&device, false)), [damaged(1), unreadable(2), damaged(4)]);
+
+    let mut image = runs();
+    image.memory[(RUN_PAGES + 64) as usize * LINE_BYTES] ^= 1;
+    let device = image.device();
+    let line = (RUN_PAGES + 2 * 64 + 5) * LINE_BYTES as u64;
+    device.faults.lock().expect("lock").bad_memory = Some(line..line + 64);
+    let found = findings(&report(&device, false));
+    let page = RUN_BLOCK * 16;
+    assert_eq!(found, [damaged(page + 1), unreadable(page + 2)]);
+}
+
+#[test]
+fn regression_a_bad_sector_hid_damage_beside_it() {
+    damage_beside_what_cannot_be_read();
+}
+
+#[test]
+fn a_check_that_fails_beside_what_cannot_be_read_is_caught() {
+    use tandemfs_check::mutant::Mutant;
+    assert_caught(&[(pages_beside_a_bad_sector, Mutant::LogsNotLaidAgain), (damage_beside_what_cannot_be_read, Mutant::ExtentsReadWhole)]);
+}
+
 #[test]
 fn pages_verified_without_their_logs() {
     support::assert_caught(&[(copies_in_order, tandemfs_check::mutant::Mutant::OverlaidCheckedBare)]);
 }
 
-/// A log in a unit of extents: whoever comes second is wrong.
+/// A log in a unit of extents: whoever comes second is wrong, and a repair moves it.
 #[test]
 fn a_log_in_a_unit_of_extents_is_found() {
     let mut image = homes();
     let log = image.log(PAGES + 640, 0, 50, SlotClass::Line);
     image.put_record(TREE, TREE_PAGE, 3, Record::SingleLog(log));
     assert_eq!(image.findings(), [UnitMixed { inode: TREE, block: 3, target: Target::Slot, unit: 6 }]);
+    let (_, after, lost) = after_repair(&image);
+    let Record::SingleLog(moved) = after.record(TREE_PAGE, 3) else { panic!("a log") };
+    assert_eq!((lost, moved.address.unit(), moved.crc), (vec![], 5, log.crc));
 }
 
 /// A file system whose one file lies in the memory zone, unmounted.
@@ -489,4 +537,66 @@ fn a_damaged_line_within_a_run_loses_nothing() {
     image.memory[(TREE_PAGE + 33) as usize * LINE_BYTES + 40] ^= 0x5a; // blocks 99 to 101
     let (mended, lost, left) = repaired(&image);
     assert_eq!((mended.len(), lost, left), (1, vec![], vec![]));
+}
+
+/// An older pointer to the checksum lines of a run leaves the run as it is.
+#[test]
+fn regression_an_older_pointer_took_the_checksums_of_a_run() {
+    let mut image = runs();
+    image.edit_extent(FILE, |extent| extent.checksum = BlockChecksum::Vector(LineAddress::new(RUN_LINES)));
+    let (_, after, lost) = after_repair(&image);
+    assert_eq!((lost, after.line(TREE_PAGE + RUN_BLOCK / 3)), (vec![FILE], image.line(TREE_PAGE + RUN_BLOCK / 3)));
+
+    // Blocks of one page: sixteen have their checksums in a line of the run.
+    let (one, other, pages, line) = (30, 31, MAPPINGS + 64, LEAVES + 60);
+    let mut image = runs();
+    for number in [FILE, TREE, SMALL] {
+        image.remove_inode(number);
+    }
+    image.edit_superblock(|superblock| {
+        superblock.geometry = Geometry::new(ZONE_BYTES as u64, ZONE_BYTES as u64, 4096, 4, RING_BYTES_MIN).expect("fits");
+    });
+    for (index, number) in [one, other].into_iter().enumerate() {
+        let page = pages + index as u64 * 64;
+        image.add_empty(number, file_type::REGULAR | 0o644, 1);
+        image.put_name(ROOT, ROOT_PAGE, 20 + index as u64, format!("file {index}").as_bytes(), number);
+        let root = Record::Pointer { page: LineAddress::new(page), height: 1 }.encode().to_bytes();
+        image.edit_inode(number, |inode| (inode.size, inode.space_512, inode.root) = (16 * 4096, 16 * 8, root));
+        let first = LineAddress::new(RUN_PAGES + index as u64 * 16 * 64);
+        let run = Run { first, blocks: 16, vector: Some(LineAddress::new(line)), open: false };
+        image.put_record(number, page, 0, Record::Run(run));
+    }
+    for page in 0..32 {
+        let at = RUN_PAGES + page * 64;
+        image.memory[at as usize * LINE_BYTES..][..SECTOR_BYTES].copy_from_slice(&data_of(page, SECTOR_BYTES));
+    }
+    let checksums: Vec<u32> = (16..32).map(|page| image.pair().data(&data_of(page, SECTOR_BYTES))).collect();
+    image.put(line, vector_lines(&checksums, 1)[0]);
+    let (mended, after, lost) = after_repair(&image);
+    let first = mended.iter().find(|finding| matches!(finding, LinesShared { .. }));
+    assert_eq!(first, Some(&LinesShared { inode: one, block: 0, target: Target::Vector, line }));
+    assert!(!lost.contains(&other) && after.line(pages + 64) == image.line(pages + 64), "{lost:?}");
+
+    // Both runs fit: the second gets records of its blocks, with the checksums in them.
+    for page in 16..32 {
+        let (from, to) = ((RUN_PAGES + (page - 16) * 64) as usize * LINE_BYTES, (RUN_PAGES + page * 64) as usize * LINE_BYTES);
+        image.memory.copy_within(from..from + SECTOR_BYTES, to);
+    }
+    let checksums: Vec<u32> = (0..16).map(|page| image.pair().data(&data_of(page, SECTOR_BYTES))).collect();
+    image.put(line, vector_lines(&checksums, 1)[0]);
+    let (_, after, lost) = after_repair(&image);
+    assert!(!lost.contains(&one) && !lost.contains(&other), "{lost:?}");
+    assert_eq!(after.line(pages), image.line(pages));
+    let Record::Block { extent: Some(extent), leaf: None } = after.record(pages + 64, 15) else { panic!("a block") };
+    assert_eq!(extent.checksum, BlockChecksum::Inline(checksums[15]));
+}
+
+/// What was repaired, the image after it, and the inodes that lost something. Nothing is left.
+fn after_repair(image: &Image) -> (Vec<Finding>, Image, Vec<u64>) {
+    let device = image.device();
+    let report = report(&device, true);
+    assert!(report.is_consistent(), "{:?}", report.findings);
+    let mut after = image.clone();
+    (after.memory, after.blocks) = device.bytes();
+    (report.repaired.into_iter().map(|located| located.finding).collect(), after, report.lost.iter().map(|lost| lost.inode).collect())
 }

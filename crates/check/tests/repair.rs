@@ -4,12 +4,14 @@ mod support;
 
 use support::*;
 use tandemfs_check::Finding::*;
-use tandemfs_check::{CheckError, Finding, check};
+use tandemfs_check::{CheckError, Finding, Target, check};
 use tandemfs_device::Drive;
+use tandemfs_format::attributes::Namespace;
 use tandemfs_format::inode::{file_type, state};
-use tandemfs_format::mapping::{LeafPointer, LogEntry, Record, SlotClass, leaf_line, line_entries};
-use tandemfs_format::superblock::Superblock;
-use tandemfs_format::{EMPTY_LINE, InodeNumber, LineAddress};
+use tandemfs_format::mapping::{BlockChecksum, Extent, LeafPointer, LogEntry, Record, SlotClass, leaf_line, line_entries};
+use tandemfs_format::segment::{Region, Segment};
+use tandemfs_format::superblock::{Superblock, incompat, ro_compat};
+use tandemfs_format::{DataAddress, EMPTY_LINE, InodeNumber, LineAddress};
 
 /// Repairs an image; what was repaired, what is left, and the image's own opinion afterwards.
 fn repaired(image: &Image) -> (Vec<Finding>, Vec<Finding>) {
@@ -310,21 +312,195 @@ fn older_pointers() {
     assert_kept(&image, 9, page..page + 64);
 
     // A leaf.
+    let (mut image, line) = with_leaf();
+    let leaf = Some(LeafPointer { address: LineAddress::new(line), class: 0 });
+    image.edit_root(FILE, |record| match record {
+        Record::Block { extent, .. } => Record::Block { extent, leaf },
+        other => other,
+    });
+    assert_kept(&image, 9, line..line + 1);
+}
+
+/// The same of what does not say whose it is: slots of logs, checksum lines, and pages of the memory zone.
+fn older_pointers_of_blocks() {
+    let to_vector = |extent: &mut Extent, line| extent.checksum = BlockChecksum::Vector(LineAddress::new(line));
+
+    // A slot.
     let mut image = Image::crashed();
-    let leaf = Some(LeafPointer { address: LineAddress::new(LEAVES + 10), class: 0 });
+    image.edit_leaf(|log| log.address = LineAddress::new(DATA + 8));
+    let found = image.findings();
+    assert!(matches!(found[..], [LinesShared { inode: FILE, target: Target::Slot, .. }]), "{found:?}");
+    assert_kept(&image, SMALL, DATA + 8..DATA + 12);
+
+    // A larger slot, over several that are another file's by now.
+    let mut image = Image::crashed();
+    image.edit_leaf(|log| (log.address, log.class) = (LineAddress::new(DATA), SlotClass::Kilobyte));
+    assert_kept(&image, SMALL, DATA + 8..DATA + 12);
+    assert_kept(&image, TREE, DATA + 2..DATA + 3);
+
+    // Checksums.
+    let mut image = Image::crashed();
+    image.edit_extent(FILE, |extent| to_vector(extent, TREE_VECTOR));
+    let found = image.findings();
+    assert!(matches!(found[..], [LinesShared { inode: FILE, target: Target::Vector, .. }]), "{found:?}");
+    assert_kept(&image, TREE, TREE_VECTOR..TREE_VECTOR + 1);
+
+    // A leaf where checksums are now, and checksums where a leaf is now.
+    let mut image = Image::crashed();
+    image.edit_root(FILE, |record| match record {
+        Record::Block { extent, .. } => {
+            Record::Block { extent, leaf: Some(LeafPointer { address: LineAddress::new(TREE_VECTOR), class: 0 }) }
+        }
+        other => other,
+    });
+    assert_kept(&image, TREE, TREE_VECTOR..TREE_VECTOR + 1);
+    let (mut image, leaf) = with_leaf();
+    image.edit_extent(FILE, |extent| to_vector(extent, leaf));
+    assert_kept(&image, 9, leaf..leaf + 1);
+
+    // Space for checksums that was never used.
+    let (mut image, leaf) = with_leaf();
+    image.reserve(TREE_PAGE, 1, 60, 16, Some(leaf));
+    image.edit_inode(TREE, |inode| inode.space_512 += 16 * 8);
+    assert_kept(&image, 9, leaf..leaf + 1);
+
+    // A page of the memory zone where slots are now: what is beside them in their unit is another use of it.
+    let mut image = Image::crashed();
+    image.edit_superblock(|superblock| superblock.incompat |= incompat::MEMORY_HOME);
+    image.edit_extent(FILE, |extent| {
+        (extent.at, extent.count, extent.checksum) = (DataAddress::Page(LineAddress::new(DATA)), 1, BlockChecksum::Inline(7));
+    });
+    assert_kept(&image, SMALL, DATA + 8..DATA + 12);
+}
+
+/// An image with an inode 9 of one log in a leaf at a line.
+fn with_leaf() -> (Image, u64) {
+    let (mut image, line) = (Image::crashed(), LEAVES + 10);
+    let leaf = Some(LeafPointer { address: LineAddress::new(line), class: 0 });
     let log = image.log(DATA + 16, 0, 50, SlotClass::Line);
     image.add_empty(9, file_type::REGULAR | 0o644, 1);
     image.put_name(ROOT, ROOT_PAGE, 10, b"other", 9);
     let root = Record::Block { extent: None, leaf }.encode().to_bytes();
     image.edit_inode(9, |inode| (inode.size, inode.space_512, inode.root) = (50, 1, root));
-    let line = leaf_line(&[Some(log), None, None, None], &image.place(9, LEAVES + 10));
-    image.put(LEAVES + 10, line);
+    let entries = leaf_line(&[Some(log), None, None, None], &image.place(9, line));
+    image.put(line, entries);
     assert_eq!(image.findings(), []);
-    image.edit_root(FILE, |record| match record {
-        Record::Block { extent, .. } => Record::Block { extent, leaf },
-        other => other,
-    });
-    assert_kept(&image, 9, LEAVES + 10..LEAVES + 11);
+    (image, line)
+}
+
+#[test]
+fn regression_an_older_pointer_took_the_log_and_the_checksums_that_another_inode_has() {
+    older_pointers_of_blocks();
+}
+
+/// The same of attributes: the set of a file with a higher number stays.
+fn older_pointers_to_attributes() {
+    for (first, count) in [(ATTRIBUTES, 1), (ATTRIBUTES, 4)] {
+        let mut image = Image::crashed();
+        image.add_attributes_region();
+        let set = [near(Namespace::Security, b"label", &vec![b'l'; 50 * count as usize - 40])];
+        image.put_attributes(FILE, first, &set);
+        let pointer = image.inode(FILE).attributes;
+        image.put_attributes(SMALL, first, &set);
+        assert_eq!(image.inode(FILE).attributes, pointer);
+        let found = image.findings();
+        assert!(matches!(found[..], [AttributesDamaged { inode: FILE, .. }]), "{found:?}");
+        assert_kept(&image, SMALL, first..first + count);
+    }
+
+    // Some of the lines that the older pointer names still verify.
+    let mut image = Image::crashed();
+    image.add_attributes_region();
+    image.put_attributes(FILE, ATTRIBUTES, &[near(Namespace::Security, b"label", &[7; 150])]);
+    image.put_attributes(SMALL, ATTRIBUTES + 2, &[near(Namespace::Security, b"label", b"a label")]);
+    assert_kept(&image, SMALL, ATTRIBUTES + 2..ATTRIBUTES + 3);
+}
+
+#[test]
+fn regression_an_older_pointer_took_the_attributes_of_another_inode() {
+    older_pointers_to_attributes();
+}
+
+/// What several verify for, or nobody, is copied for all but the first: nobody loses bytes that are there.
+fn claims_that_nothing_decides() {
+    // A log of two blocks, and one of two files that neither has.
+    let mut image = Image::crashed();
+    image.put_record(TREE, TREE_PAGE, 4, image.record(TREE_PAGE, 3));
+    image.edit_inode(TREE, |inode| (inode.size, inode.space_512) = (5 * BLOCK, inode.space_512 + 1));
+    let (report, after) = repaired_image(&image);
+    assert!(report.lost.is_empty(), "{:?}", report.lost);
+    assert_eq!(after.record(TREE_PAGE, 3), image.record(TREE_PAGE, 3));
+    let Record::SingleLog(log) = after.record(TREE_PAGE, 4) else { panic!("one log") };
+    assert_ne!(log.address, LineAddress::new(DATA + 2));
+    let at = log.address.offset_bytes() as usize;
+    assert_eq!(after.memory[at..at + 50], data_of(DATA + 2, 50));
+
+    let mut image = Image::crashed();
+    image.edit_leaf(|log| log.address = LineAddress::new(DATA + 8));
+    image.damage(DATA + 8);
+    let device = image.device();
+    let report = report_with(&device, &tandemfs_check::CheckOptions { zero_data: false, ..options(true) });
+    assert!(report.lost.is_empty(), "{:?}", report.lost);
+    let found = findings(&report);
+    assert!(matches!(found[..], [LogDamaged { inode: FILE, .. }, LogDamaged { inode: SMALL, .. }]), "{found:?}");
+
+    // A block twice: sectors first, then the checksums of the copy.
+    let mut image = Image::crashed();
+    image.put_record(TREE, TREE_PAGE, 1, image.record(TREE_PAGE, 0));
+    image.edit_inode(TREE, |inode| inode.space_512 += 16 * 8);
+    let (report, after) = repaired_image(&image);
+    assert!(report.lost.is_empty(), "{:?}", report.lost);
+    let Record::Block { extent: Some(copy), .. } = after.record(TREE_PAGE, 1) else { panic!("a block") };
+    let sector = copy.at.sector().expect("sectors").number() as usize;
+    assert!(sector != 16 && copy.checksum != BlockChecksum::Vector(LineAddress::new(TREE_VECTOR)), "{copy:?}");
+    assert_eq!(after.blocks[sector * 4096..][..4096], data_of(16, 4096));
+    assert_eq!(report_with(&after.device(), &options(false)).findings, []);
+}
+
+#[test]
+fn claims_that_nothing_decides_both_keep_their_bytes() {
+    claims_that_nothing_decides();
+}
+
+/// Without space for a copy the second log is lost with what is below it, and nothing else.
+#[test]
+fn without_space_for_a_copy_the_second_log_is_lost() {
+    let mut image = Image::crashed();
+    image.edit_superblock(|superblock| superblock.ro_compat |= ro_compat::LOST_RECORDS);
+    let segment = Segment { region: Region::Leaves, start_unit: 6, unit_count: 2, region_unit: 1, high_water_lines: 0 };
+    image.put_segment(4, &segment);
+    let slot = |image: &mut Image, page: u64, offset: u64| image.log(DATA + page * 64, offset as u32, 4096, SlotClass::Page);
+    let put_leaf = |image: &mut Image, block: u64, line: u64, logs: &[LogEntry]| {
+        let entries: Vec<_> = (0..16).map(|index| logs.get(index).copied()).collect();
+        for (index, entries) in (0..).zip(entries.chunks_exact(4)) {
+            let bytes = leaf_line(entries.try_into().expect("four"), &image.place(TREE, line + index));
+            image.put(line + index, bytes);
+        }
+        let leaf = Some(LeafPointer { address: LineAddress::new(line), class: 2 });
+        image.put_record(TREE, TREE_PAGE, block, Record::Block { extent: None, leaf });
+    };
+    // All pages of the unit of logs but the one with the small logs.
+    for leaf in 0..32 {
+        let pages = 1 + leaf * 16..(17 + leaf * 16).min(512);
+        let logs: Vec<_> = (0..).zip(pages).map(|(index, page)| slot(&mut image, page, index * 4096)).collect();
+        put_leaf(&mut image, 10 + leaf, LEAVES + 64 + leaf * 4, &logs);
+    }
+    let first = slot(&mut image, 1, 0);
+    image.put_record(TREE, TREE_PAGE, 4, Record::SingleLog(first));
+    put_leaf(&mut image, 5, LEAVES + 32, &[LogEntry { offset: 8192, ..first }]);
+    let of_both = image.log(DATA + 16, 100, 50, SlotClass::Line);
+    put_leaf(&mut image, 6, LEAVES + 36, &[LogEntry { offset: 8192, ..first }, of_both]);
+    image.edit_inode(TREE, |inode| inode.size = 50 * BLOCK);
+    let (report, after) = repaired_image(&image);
+    let mut lost: Vec<_> = report.lost.iter().map(|lost| (lost.inode, lost.offset / BLOCK)).collect();
+    lost.sort_unstable();
+    assert_eq!(lost, [(TREE, 5), (TREE, 6), (TREE, 10)]);
+    assert_eq!(after.record(TREE_PAGE, 4), Record::SingleLog(first));
+    assert_eq!(after.record(TREE_PAGE, 5), Record::Lost { height: 0, leaf: None });
+    let Record::Lost { height: 0, leaf: Some(leaf) } = after.record(TREE_PAGE, 6) else { panic!("{:?}", after.record(TREE_PAGE, 6)) };
+    let [entry, other, ..] = line_entries(&after.line(leaf.address.number()), leaf.address).expect("has a meaning");
+    assert_eq!((entry, other), (None, Some(of_both)));
+    assert!(matches!(after.record(TREE_PAGE, 10), Record::Lost { leaf: Some(_), .. }));
 }
 
 /// A repair leaves these lines, and the inode that has them, as they are.
@@ -368,7 +544,9 @@ fn pages_that_verify_for_nobody_are_damaged_and_not_anothers() {
 
 #[test]
 fn a_first_claim_that_takes_what_is_anothers_is_caught() {
-    assert_caught(&[(older_pointers, tandemfs_check::mutant::Mutant::FirstClaimWins)]);
+    use tandemfs_check::mutant::Mutant;
+    assert_caught(&[(older_pointers, Mutant::FirstClaimWins), (older_pointers_of_blocks, Mutant::FirstClaimWins)]);
+    assert_caught(&[(claims_that_nothing_decides, Mutant::SecondClaimLost), (older_pointers_to_attributes, Mutant::SetsClaimedUnread)]);
 }
 
 /// A file is shorter than its logs say, as an older line of its inode leaves it: its bytes are there after a repair as they were before.

@@ -7,6 +7,7 @@ use std::path::Path;
 use support::*;
 use tandemfs_check::{CheckError, CheckOptions, check, undo};
 use tandemfs_device::Drive;
+use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
 use tandemfs_format::mapping::Record;
 
 /// Work of every kind: replay, cut lines, lost+found, zeroed sectors, a clone.
@@ -100,4 +101,51 @@ fn files_that_do_not_fit_are_refused_and_nothing_is_written() {
     assert!(matches!(undo(&Drive::new(other.device()), &file), Err(CheckError::Undo { .. })), "another pair");
     std::fs::write(&file, &whole[..30]).expect("writes");
     assert!(matches!(undo(&Drive::new(device), &file), Err(CheckError::Undo { .. })), "no header");
+}
+
+/// What cannot be read is repaired also where old bytes are kept, and is damaged when they are put back.
+fn unreadable_places() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let second_superblock = SUPERBLOCK_OFFSETS[1] / 64;
+    let lines = [TREE_PAGE + 1, ROOT_PAGE + 9, Image::inode_line(SMALL) + 1, second_superblock];
+    for (index, line) in lines.map(Some).into_iter().chain([None]).enumerate() {
+        let mut image = Image::small();
+        image.edit_inode(FILE, |inode| inode.nlink = 9);
+        let device = image.device();
+        {
+            let mut faults = device.faults.lock().expect("lock");
+            faults.heals = true;
+            match line {
+                Some(line) => faults.bad_memory = Some(line * 64..line * 64 + 64),
+                None => faults.bad_sector = Some(0),
+            }
+        }
+        let before = device.bytes();
+        let file = folder.path().join(index.to_string());
+        let repaired = report_with(&device, &with_undo(&file));
+        assert!(repaired.is_consistent(), "{line:x?}: {:?}", repaired.findings);
+        undo(&Drive::new(device.clone()), &file).expect("undone");
+        let (mut memory, mut blocks) = device.bytes();
+        let (now, old) = match line {
+            Some(line) => (&mut memory[line as usize * 64..][..64], &before.0[line as usize * 64..][..64]),
+            None => (&mut blocks[..4096], &before.1[..4096]),
+        };
+        assert!(now.iter().all(|byte| *byte == 0xff), "{line:x?}");
+        now.copy_from_slice(old);
+        assert!((memory, blocks) == before, "{line:x?}: all else byte for byte");
+        let lost =
+            |report: &tandemfs_check::Report| report.lost.iter().map(|lost| (lost.inode, lost.offset, lost.bytes)).collect::<Vec<_>>();
+        let again = report(&device, true);
+        assert!(again.is_consistent() && lost(&again) == lost(&repaired), "{line:x?}: {:?}", again.findings);
+    }
+}
+
+#[test]
+fn regression_a_repair_that_keeps_old_bytes_ended_at_what_cannot_be_read() {
+    unreadable_places();
+}
+
+#[test]
+fn a_repair_that_needs_all_old_bytes_is_caught() {
+    assert_caught(&[(unreadable_places, tandemfs_check::mutant::Mutant::UndoNeedsBytes)]);
 }

@@ -11,20 +11,23 @@ use tandemfs_device::Structure;
 use tandemfs_format::dentry::PAGE_SLOTS;
 use tandemfs_format::inode::{Inode, Timestamp, file_type, state};
 use tandemfs_format::integer::U40;
-use tandemfs_format::mapping::{Extent, HEIGHT_MAX, LINE_RECORDS, LeafPointer, PAGE_RECORDS, Record};
+use tandemfs_format::mapping::{
+    BlockChecksum, Extent, HEIGHT_MAX, LINE_RECORDS, LeafPointer, LogEntry, PAGE_RECORDS, Record, line_entries,
+};
 use tandemfs_format::segment::Region;
-use tandemfs_format::{DataAddress, EMPTY_LINE, InodeNumber, LineAddress};
+use tandemfs_format::{DataAddress, EMPTY_LINE, InodeNumber, Line, LineAddress};
 
 use crate::finding::Finding;
-use crate::mend::{Lost, Mend, Owner};
+use crate::mend::{Lost, Mend, Origin, Owner};
 use crate::mutant::{Mutant, on};
 use crate::tree::{Site, Span};
 
-use super::directories::{self, Salvage, take_page};
+use super::directories::{self, Salvage, take_checksum_lines, take_page};
 use super::halves::{self, Judge, Verdict};
 use super::names::EntryPages;
 use super::plan::{Group, Plan, SectorCopy};
 use super::root;
+use super::zero;
 
 pub(crate) fn plan(plan: &mut Plan<'_>) {
     let inspection = plan.inspection;
@@ -60,6 +63,8 @@ pub(crate) fn plan(plan: &mut Plan<'_>) {
                 plan.add(group);
             }
             Mend::Clone { owner, site, extent, leaf, lost } => clone(plan, (*owner, *site), *extent, *leaf, *lost),
+            Mend::CloneChecksums { owner, site, extent, leaf, lost } => clone_checksums(plan, (*owner, *site), *extent, *leaf, *lost),
+            Mend::CloneLog { owner, site, origin, leaf, lost } => clone_log(plan, (*owner, *site), *origin, *leaf, *lost),
             Mend::Directory { owner, pages, .. } => {
                 let mut pages = pages.clone();
                 pages.extend(salvage.pages_of(*owner));
@@ -174,6 +179,85 @@ fn clone(plan: &mut Plan<'_>, (owner, site): (Owner, Site), extent: Extent, leaf
         None => plan.lost.extend(lost),
     }
     plan.add(group);
+}
+
+/// Checksum lines of its own for a block whose lines are another's too ([PO4]). What nothing can be said of needs only the space.
+fn clone_checksums(plan: &mut Plan<'_>, (owner, site): (Owner, Site), extent: Extent, leaf: Option<LeafPointer>, lost: Option<Lost>) {
+    let count = plan.image.geometry.vector_lines().next_power_of_two();
+    let (old, needs_bytes) = match extent.checksum {
+        BlockChecksum::Vector(old) => (old, !extent.unwritten),
+        BlockChecksum::Open(Some(old)) => (old, false),
+        _ => return,
+    };
+    let line = |index| plan.line(Structure::Mapping, old.nth(index)).or_else(|| (!needs_bytes).then_some(EMPTY_LINE));
+    let lines: Option<Vec<Line>> = (0..count).map(line).collect();
+    let found = lines.and_then(|lines| Some((take_checksum_lines(plan, count)?, lines)));
+    if found.is_none() && plan.frees_link(lost) {
+        return;
+    }
+    let extent_left = found.map(|(new, lines)| {
+        plan.put_aside(new, lines);
+        let checksum =
+            if matches!(extent.checksum, BlockChecksum::Open(_)) { BlockChecksum::Open(Some(new)) } else { BlockChecksum::Vector(new) };
+        Extent { checksum, ..extent }
+    });
+    let record = match extent_left {
+        None if lost.is_some() && plan.image.superblock.has_lost_records() => Record::Lost { height: 0, leaf },
+        extent => Record::Block { extent, leaf },
+    };
+    let Some(group) = plan.with_record(owner, site, record.encode()) else { return };
+    if extent_left.is_none() {
+        plan.lost.extend(lost);
+    }
+    plan.add(group);
+}
+
+/// A slot of its own for a log whose slot is another's too ([PO4]). Where there is none the log is lost, and what is below it ([LB1]).
+fn clone_log(plan: &mut Plan<'_>, (owner, site): (Owner, Site), origin: Origin, leaf: Option<LeafPointer>, lost: Option<Lost>) {
+    let (Origin::Single { log, .. } | Origin::Entry { log, .. }) = origin else { return };
+    if plan.is_freed(owner.inode) {
+        return;
+    }
+    let lines: Option<Vec<Line>> = (0..log.class.lines()).map(|index| plan.line(Structure::DataLog, log.address.nth(index))).collect();
+    let found = lines.and_then(|lines| Some((plan.free.slot(log.class)?, lines)));
+    if found.is_none() && plan.frees_link(lost) {
+        return;
+    }
+    let moved = found.map(|(address, lines)| {
+        plan.put_aside(address, lines);
+        LogEntry { address, ..log }
+    });
+    let group = match (origin, moved) {
+        (Origin::Entry { line, .. }, Some(_)) => zero::leaf_with(plan, owner, line, log, moved),
+        (_, Some(log)) => plan.with_record(owner, site, Record::SingleLog(log).encode()),
+        (_, None) => {
+            plan.lost.extend(lost);
+            without_log(plan, (owner, site), origin, leaf)
+        }
+    };
+    plan.add(group.unwrap_or_default());
+}
+
+/// The lines of a block that lost a log and what is below it, and keeps the others.
+fn without_log(plan: &Plan<'_>, (owner, site): (Owner, Site), origin: Origin, leaf: Option<LeafPointer>) -> Option<Group> {
+    let mut group = match origin {
+        Origin::Entry { line, log } => zero::leaf_with(plan, owner, line, log, None)?,
+        _ => Group::new(),
+    };
+    let keeps_logs = |leaf: &LeafPointer| {
+        (0..leaf.lines()).any(|index| {
+            let address = leaf.address.nth(index);
+            let line = group.get(&address.number()).copied().or_else(|| plan.line(Structure::Mapping, address));
+            line.and_then(|line| line_entries(&line, address).ok()).is_some_and(|entries| entries.iter().flatten().next().is_some())
+        })
+    };
+    let leaf = leaf.filter(keeps_logs);
+    let record = match plan.image.superblock.has_lost_records() {
+        true => Record::Lost { height: 0, leaf },
+        false => Record::Block { extent: None, leaf },
+    };
+    group.extend(plan.with_record(owner, site, record.encode())?);
+    Some(group)
 }
 
 /// Changes that a finding alone describes.

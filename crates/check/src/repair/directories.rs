@@ -3,7 +3,7 @@
 //!
 //! [DM1] A page that nobody claims belongs to a directory if a line of it fits the directory's number and generation: a line's checksum
 //!       covers both. Lines that are removed are emptied, and so are pages that move ([CZ9] of `compaction` in `fs`), so what still fits was
-//!       not removed. Older engines left pages that moved as they were: a page that the maps of a clean unmount call free is none.
+//!       not removed. Older engines left pages that moved as they were: a page that the maps of the last unmount call free is none.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub(crate) struct Salvage(BTreeMap<Owner, Vec<LineAddress>>);
 
 impl Salvage {
     /// Searches the pages that nobody claims for lines of the directories that lost some, and of others ([DM1]).
-    pub(crate) fn search(inspection: &Inspection<'_>, maps_generation: Option<u64>, others: Vec<Owner>) -> Self {
+    pub(crate) fn search(inspection: &Inspection<'_>, maps_generation: u64, others: Vec<Owner>) -> Self {
         let mut owners = others;
         for mend in &inspection.mends {
             match mend {
@@ -55,7 +55,7 @@ impl Salvage {
                         line != EMPTY_LINE && image.place(owner.inode, owner.generation, address.nth(index)).verify(&line).is_ok()
                     })
                 };
-                let was_left = || maps_generation.is_some_and(|generation| is_page_in_use(image, generation, address) == Some(false));
+                let was_left = || is_page_in_use(image, maps_generation, address) == Some(false);
                 if let Some(owner) = owners.iter().find(fits).filter(|_| !was_left()) {
                     found.0.entry(*owner).or_default().push(address);
                 }
@@ -118,6 +118,13 @@ pub(crate) fn take_page(plan: &mut Plan<'_>, region: Region) -> Option<LineAddre
     let (page, raise) = plan.free.page(region)?;
     apply_raise(plan, raise);
     Some(page)
+}
+
+/// Free checksum lines.
+pub(crate) fn take_checksum_lines(plan: &mut Plan<'_>, count: u64) -> Option<LineAddress> {
+    let (first, raise) = plan.free.checksum_lines(count)?;
+    apply_raise(plan, raise);
+    Some(first)
 }
 
 /// A free slot for an inode.

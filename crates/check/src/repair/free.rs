@@ -1,12 +1,16 @@
-//! Finds lines, inode slots and sectors that nobody claims, for what a repair makes anew ([RP6]), and that no inode has that it saves ([HV3]).
+//! Finds lines, inode slots, slots of logs and sectors that nobody claims, for what a repair makes anew ([RP6]), and that no inode has that it saves ([HV3]).
 //! Lines are taken below the high-water
 //! marks; a region without free lines there gets more of its segment, by a mark that is raised once the new lines are zeroed.
 
+use std::collections::BTreeSet;
+
+use tandemfs_format::mapping::SlotClass;
 use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::{EMPTY_LINE, Line, LineAddress, PAGE_LINES, Sector, UNIT_LINES};
 
 use crate::checker::Inspection;
 use crate::claims::Claims;
+use crate::finding::Target;
 use crate::mutant::{Mutant, on};
 
 /// A mark to raise: the segment's line in the table, the segment with its new mark, the lines to zero.
@@ -26,6 +30,10 @@ pub(crate) struct Free<'i> {
     taken_sectors: Claims,
     /// Where the search of each region goes on: region, line.
     searched: [u64; 6],
+    /// The same for slots of each size: unit, line in it.
+    searched_slots: [(u64, u64); SlotClass::ALL.len()],
+    /// Units that get their first slots from the plan.
+    slot_units: BTreeSet<u64>,
     next_sector: u64,
 }
 
@@ -37,6 +45,8 @@ impl<'i> Free<'i> {
             taken: Claims::default(),
             taken_sectors: Claims::default(),
             searched: [0; 6],
+            slot_units: BTreeSet::new(),
+            searched_slots: [(0, 0); SlotClass::ALL.len()],
             next_sector: 1,
         }
     }
@@ -99,6 +109,45 @@ impl<'i> Free<'i> {
         let aligned = LineAddress::new(line.number().next_multiple_of(PAGE_LINES));
         self.taken.claim(aligned.number(), PAGE_LINES);
         Some((aligned, raise))
+    }
+
+    /// Checksum lines, aligned to their number.
+    pub(crate) fn checksum_lines(&mut self, count: u64) -> Option<(LineAddress, Option<Raise>)> {
+        let (line, raise) = self.lines(Region::Leaves, count)?;
+        let aligned = LineAddress::new(line.number().next_multiple_of(count));
+        self.taken.claim(aligned.number(), count);
+        Some((aligned, raise))
+    }
+
+    /// A slot for a log: in a unit that has some, or in one of which nothing is in use.
+    pub(crate) fn slot(&mut self, class: SlotClass) -> Option<LineAddress> {
+        let image = &self.inspection.image;
+        let lines = class.lines();
+        let index = SlotClass::ALL.iter().position(|other| *other == class).unwrap_or(0);
+        let (mut unit, mut from) = self.searched_slots.get(index).copied().unwrap_or_default();
+        let mut found = None;
+        while unit < image.geometry.memory_units() && found.is_none() {
+            let first = unit * UNIT_LINES;
+            let is_empty = self.inspection.lines.group(unit).is_none() && self.taken.group(unit).is_none();
+            let is_of_logs = match self.inspection.data_units.get(&unit) {
+                Some(target) => *target == Target::Slot,
+                None => is_empty || self.slot_units.contains(&unit),
+            };
+            let may_be = image.geometry.holds_lines(LineAddress::new(first), UNIT_LINES) && image.segments.of_unit(unit).is_none();
+            if may_be && is_of_logs {
+                found = (first + from..first + UNIT_LINES).step_by(lines as usize).find(|line| self.is_free(*line, lines));
+            }
+            if found.is_none() {
+                (unit, from) = (unit + 1, 0);
+            }
+        }
+        if let Some(searched) = self.searched_slots.get_mut(index) {
+            *searched = (unit, found.map_or(0, |line| line % UNIT_LINES));
+        }
+        let line = found?;
+        self.taken.claim(line, lines);
+        self.slot_units.insert(unit);
+        Some(LineAddress::new(line))
     }
 
     /// The number and first line of a free inode slot.

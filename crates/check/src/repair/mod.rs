@@ -14,13 +14,18 @@
 //!
 //! [RP1] A superblock copy is rewritten only from the valid newer one, before anything else changes either.
 //! [RP2] The clean flag is cleared next, so that the next mount recovers and rebuilds the maps.
-//! [RP3] The journal is replayed home as a mount would do it: lines, fence, superblock with the next generation and watermark.
+//! [RP3] The journal is replayed home as a mount would do it: lines, fence, superblock with the next generation and watermark. ([RP8] says when
+//!       the generation stays.)
 //! [RP4] Every further change of a structure in use is a journal record: persisted, written home, passed by the watermark, one after the
 //!       other. Changes that belong together (the slots of one name, all of an inode) are in one record.
 //! [RP5] A round is repeated only if the findings or the state of the superblock changed since every earlier round, so a repair ends; as
 //!       long as they change it goes on.
 //! [RP6] New structures are written only to lines and sectors that nobody claims nor will ([HV3] of `halves.rs`), and are durable before the record that links them.
 //! [RP7] The old bytes of everything that changes are durable in the file for undoing before the change.
+//! [RP8] While the maps of the last unmount are there ([OM1] of `maps.rs`) the generation stays until the repair ends: what they prove ([CL3],
+//!       [DM1]) is proved to the next repair, too, if this one is cut. That takes a journal with nothing in it but the record with which a
+//!       repair was cut. Then the first ring goes on at its front with the next wrap count, which no record of this generation has: an
+//!       unmount left no record behind its tail. So none verifies there but those of the repair. The other rings stay as they are.
 
 mod counts;
 mod cut;
@@ -55,13 +60,15 @@ pub(crate) struct Repairer<'d> {
     pub(crate) undo: Option<Undo>,
     /// The journal was replayed, or there was nothing to replay.
     is_recovered: bool,
+    /// The generation is to be raised at the end ([RP8]).
+    owes_generation: bool,
     pub(crate) lost: Vec<LostRange>,
     /// Inodes that got a name.
     pub(crate) placed: Vec<u64>,
     /// What was rebuilt or corrected, as sentences.
     pub(crate) rescued: Vec<String>,
     table_is_done: bool,
-    /// The generation whose saved maps are right, if the image was clean at first: the repair itself ends that.
+    /// The generation at first: that of maps which are right, if they are there. Another one ends that.
     maps_generation: Option<u64>,
     /// A round found that names are lost ([HV2] of `halves.rs`): inodes without one may be found later.
     names_are_lost: bool,
@@ -74,6 +81,7 @@ impl<'d> Repairer<'d> {
             options,
             undo: None,
             is_recovered: false,
+            owes_generation: false,
             lost: Vec::new(),
             placed: Vec::new(),
             rescued: Vec::new(),
@@ -88,9 +96,7 @@ impl<'d> Repairer<'d> {
         if inspection.located.is_empty() {
             return Ok(false); // a copy of the superblock that is only behind is the next mount's to write
         }
-        if inspection.image.superblock.clean {
-            self.maps_generation = Some(inspection.image.superblock.generation);
-        }
+        self.maps_generation.get_or_insert(inspection.image.superblock.generation);
         let rebuilt = match self.corrections(inspection) {
             None if self.options.rescue => self.rescue_plan(inspection),
             corrections => corrections,
@@ -119,7 +125,7 @@ impl<'d> Repairer<'d> {
             return Ok(true);
         }
         if !self.is_recovered {
-            writer.recover(inspection)?; // [RP3]
+            self.owes_generation = writer.recover(inspection)?; // [RP3]
             self.is_recovered = true;
             if !inspection.pending.is_empty() {
                 return Ok(true); // from here on the lines of the device are those of the image
@@ -138,6 +144,17 @@ impl<'d> Repairer<'d> {
         writer.apply(plan, &mut |done, total| progress(Progress { stage: Stage::Repair, done, total }))?; // [RP4], [RP6]
         self.say(sentences);
         Ok(true)
+    }
+
+    /// Ends the repair; nothing of it was cut.
+    pub(crate) fn finish(&mut self, inspection: &Inspection<'_>) -> Result<(), CheckError> {
+        if std::mem::take(&mut self.owes_generation) {
+            Writer::new(self.drive, inspection, self.undo.as_mut()).raise_generation()?; // [RP8]
+        }
+        match &mut self.undo {
+            Some(undo) => undo.finish(),
+            None => Ok(()),
+        }
     }
 
     fn say(&mut self, sentences: Vec<String>) {
@@ -187,7 +204,8 @@ impl<'d> Repairer<'d> {
             return None;
         }
         let mut plan = Plan::new(inspection);
-        (plan.maps_generation, plan.names_are_lost) = (self.maps_generation, self.names_are_lost);
+        plan.maps_generation = self.maps_generation.unwrap_or(plan.maps_generation);
+        plan.names_are_lost = self.names_are_lost;
         fill_plan(&mut plan, self.options);
         self.names_are_lost = plan.names_are_lost;
         Some(plan)

@@ -48,8 +48,8 @@ pub(crate) struct Plan<'i> {
     pub(crate) placed: Vec<u64>,
     /// What was made anew, for people.
     pub(crate) sentences: Vec<String>,
-    /// The generation whose saved maps are right, if the image was clean.
-    pub(crate) maps_generation: Option<u64>,
+    /// The generation of maps that are right, if they are there ([OM1] of `maps.rs`).
+    pub(crate) maps_generation: u64,
     /// This round, or one before it, found that names are lost ([HV2] of `halves.rs`).
     pub(crate) names_are_lost: bool,
     /// All lines that change, with their new bytes.
@@ -70,7 +70,7 @@ impl<'i> Plan<'i> {
             lost: Vec::new(),
             placed: Vec::new(),
             sentences: Vec::new(),
-            maps_generation: None,
+            maps_generation: inspection.image.superblock.generation,
             names_are_lost: false,
             view: BTreeMap::new(),
             freed: BTreeSet::new(),

@@ -1,4 +1,4 @@
-//! Writes to the device, in the order of [RP1] to [RP7]. Nothing else of this crate writes.
+//! Writes to the device, in the order of [RP1] to [RP8]. Nothing else of this crate writes.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,6 +13,8 @@ use crate::checker::Inspection;
 use crate::error::CheckError;
 use crate::finding::Finding;
 use crate::image::Image;
+use crate::journal::RecordPlace;
+use crate::maps;
 use crate::mutant::{Mutant, on};
 use crate::superblock::copy_address;
 use crate::undo::Undo;
@@ -92,15 +94,32 @@ impl<'w> Writer<'w> {
         Ok(())
     }
 
-    /// Replays the journal home ([RP3]). The next generation is the commit point: until it is durable, a later recovery repeats the replay.
-    pub(crate) fn recover(&mut self, inspection: &Inspection<'_>) -> Result<(), CheckError> {
+    /// Replays the journal home ([RP3]). The superblock with the watermark is the commit point: until it is durable, a later recovery repeats
+    /// the replay. Returns whether the generation is still to be raised.
+    pub(crate) fn recover(&mut self, inspection: &Inspection<'_>) -> Result<bool, CheckError> {
         if !on(Mutant::RepairDropsJournal) {
             self.write_home(inspection.image.overlay.iter())?;
         }
         let last = inspection.pending.last().map_or(0, |place| place.txid);
         self.superblock.watermark = self.superblock.watermark.max(last);
+        let keeps_generation = may_keep_generation(inspection) && !on(Mutant::MapsEndFirst);
+        match self.superblock.tails.first_mut() {
+            Some(tail) if keeps_generation => *tail = Tail { offset_bytes: 0, wrap: tail.wrap.wrapping_add(1) },
+            _ => self.next_generation(),
+        }
+        self.write_superblock()?;
+        Ok(keeps_generation)
+    }
+
+    fn next_generation(&mut self) {
         self.superblock.generation += 1;
         self.superblock.tails.fill(Tail::default());
+    }
+
+    /// Raises the generation of an image whose journal is empty ([RP8]).
+    pub(crate) fn raise_generation(&mut self) -> Result<(), CheckError> {
+        self.next_generation();
+        self.findings = self.superblock.error_counters.check_findings; // those of the check that repaired
         self.write_superblock()
     }
 
@@ -184,6 +203,13 @@ impl<'w> Writer<'w> {
         }
         Ok(())
     }
+}
+
+/// Whether maps of the generation are there, and nothing to replay but a record of an earlier repair ([RP8]).
+fn may_keep_generation(inspection: &Inspection<'_>) -> bool {
+    let tail = inspection.image.superblock.tails.first();
+    let is_of_repair = |place: &RecordPlace| place.ring == 0 && tail == Some(&place.at) && place.at.offset_bytes == 0;
+    inspection.pending.iter().all(is_of_repair) && maps::are_there(&inspection.image)
 }
 
 /// Packs groups into records, none of them split. A later group may change a line again, with the earlier change in it.

@@ -70,17 +70,18 @@ fn of_log(plan: &Plan<'_>, owner: Owner, origin: Origin) -> Option<Group> {
     let zeros = |log: LogEntry| LogEntry { crc: plan.image.pair.data(&vec![0; log.length as usize]), ..log };
     let (mut group, log) = match origin {
         Origin::Single { site, log } => (plan.with_record(owner, site, Record::SingleLog(zeros(log)).encode())?, log),
-        Origin::Entry { line, log } => (leaf_with(plan, owner, line, log, zeros(log))?, log),
+        Origin::Entry { line, log } => (leaf_with(plan, owner, line, log, Some(zeros(log)))?, log),
         Origin::Extent { .. } => return None,
     };
     group.extend((0..log.class.lines()).map(|line| (log.address.number() + line, EMPTY_LINE)));
     Some(group)
 }
 
-fn leaf_with(plan: &Plan<'_>, owner: Owner, line: LineAddress, old: LogEntry, new: LogEntry) -> Option<Group> {
+/// A line of a leaf with another entry in place of one.
+pub(super) fn leaf_with(plan: &Plan<'_>, owner: Owner, line: LineAddress, old: LogEntry, new: Option<LogEntry>) -> Option<Group> {
     let mut entries = line_entries(&plan.line(Structure::Mapping, line)?, line).ok()?;
     for entry in entries.iter_mut().filter(|entry| **entry == Some(old)) {
-        *entry = Some(new);
+        *entry = new;
     }
     let place = plan.image.place(owner.inode, owner.generation, line);
     Some(Group::from([(line.number(), leaf_line(&entries, &place))]))

@@ -5,8 +5,9 @@
 //!       nothing without what was in the lost line: they go.
 //! [CL2] A page is taken for the root of a file's mapping only if every line of its tree verifies for the inode, all data match their
 //!       checksums, none of it is in use by others, and it takes exactly the space that the hot line counts.
-//! [CL3] Pages that the file gave back may verify as well. So the root must be in use as the maps of a clean unmount say; or the file
-//!       takes more than one block, so that its root is a page, and all trees that [CL2] leaves have the same content.
+//! [CL3] Pages that the file gave back may verify as well. So the root must be in use as the maps of the last unmount say ([OM1] of `maps.rs`);
+//!       or, where none are left, the file takes more than one block, so that its root is a page, and all trees that [CL2] leaves have the
+//!       same content.
 //! [CL4] Otherwise the content is lost, and recorded as lost: the name stays, and reading fails.
 
 use std::collections::BTreeMap;
@@ -68,12 +69,12 @@ impl Half {
     }
 }
 
-/// What else is in use, and the generation whose saved maps are right.
+/// What else is in use, and the generation of maps that are right if they are there.
 pub(crate) struct Surroundings<'s> {
     pub(crate) inodes: &'s Inodes,
     pub(crate) lines: &'s Claims,
     pub(crate) sectors: &'s Claims,
-    pub(crate) maps_generation: Option<u64>,
+    pub(crate) maps_generation: u64,
 }
 
 /// All inodes among `numbers` that can get a new cold line.
@@ -166,8 +167,7 @@ fn root_of(image: &Image<'_>, around: &Surroundings<'_>, owner: Owner, inode: &I
     let block_512 = u64::from(image.geometry.block_bytes()) / 512;
     let mut found: Option<(Record, Taken, u64)> = None;
     for page in pages {
-        let is_in_use = around.maps_generation.map(|generation| is_page_in_use(image, generation, *page) == Some(true));
-        let may_be = match is_in_use {
+        let may_be = match is_page_in_use(image, around.maps_generation, *page) {
             Some(is_in_use) => is_in_use,
             None => inode.space_512 > block_512 && image.superblock.checksum_kind != ChecksumKind::None,
         };

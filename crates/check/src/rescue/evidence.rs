@@ -279,14 +279,14 @@ impl Survey<'_> {
     fn attributes(&mut self, owner: Owner, inode: &Inode) {
         let image = self.image;
         let mut claimed = Vec::new();
-        let mut claim = |first, count| {
+        let mut claim = |first, count, _| {
             claimed.push((first, count));
             true
         };
         let Ok(set) = attributes::set(image, owner, inode.attributes, &mut claim) else { return };
         for attribute in &set {
             let mut own = Vec::new();
-            let mut claim = |first, count| {
+            let mut claim = |first, count, _| {
                 own.push((first, count));
                 true
             };

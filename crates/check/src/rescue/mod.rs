@@ -118,7 +118,7 @@ fn mend_in_memory(image: &mut Image<'_>, notes: &mut Vec<String>) {
 
 /// The lines of inodes that have lost their cold line. A directory without it is searched by its pages anyway.
 fn cold_lines_in_memory(image: &Image<'_>, found: &Surveyed, notes: &mut Vec<String>) -> BTreeMap<u64, Line> {
-    let maps_generation = image.superblock.clean.then_some(image.superblock.generation);
+    let maps_generation = image.superblock.generation;
     let around = Surroundings { inodes: &found.inodes, lines: &found.lines, sectors: &found.sectors, maps_generation };
     let mut lines = BTreeMap::new();
     for (number, half) in cold_lines::rebuild(image, &around, damaged_inodes(found.findings.iter())) {

@@ -2,7 +2,7 @@
 //!
 //! [ND1] A page that no directory named belongs to a damaged one if its lines verify for the directory's number and generation. If the
 //!       generation is lost with the inode, a line gives it ([GN1] of `generations.rs`), and a second line or the hash of a name in the
-//!       line has to confirm it ([GN2]). A page that the maps of a clean unmount call free is none: engines before [CZ9] of `compaction` in
+//!       line has to confirm it ([GN2]). A page that the maps of the last unmount call free is none: engines before [CZ9] of `compaction` in
 //!       `fs` left pages that moved as they were.
 
 use std::collections::HashSet;
@@ -189,7 +189,7 @@ impl Restorer<'_> {
         let segments: Vec<_> = self.image.segments.all().map(|(_, segment)| *segment).collect();
         let mut found = Vec::new();
         let superblock = &self.image.superblock;
-        let maps_generation = superblock.clean.then_some(superblock.generation);
+        let maps_generation = superblock.generation;
         for segment in segments.iter().filter(|segment| segment.region == Region::Dentries) {
             let start = segment.start_unit * UNIT_LINES;
             for first in (start..start + segment.high_water_lines / PAGE_LINES * PAGE_LINES).step_by(PAGE_LINES as usize) {
@@ -202,7 +202,7 @@ impl Restorer<'_> {
                     Some((index, Owner { inode: directory.number, generation }))
                 });
                 let image = self.image;
-                let was_left = || maps_generation.is_some_and(|generation| is_page_in_use(image, generation, page) == Some(false));
+                let was_left = || is_page_in_use(image, maps_generation, page) == Some(false);
                 if let Some(owner) = owner.filter(|_| !was_left()) {
                     if let Some(directory) = wounded.get_mut(owner.0) {
                         directory.generation = Some(owner.1.generation);

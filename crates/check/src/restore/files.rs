@@ -207,14 +207,14 @@ impl Restorer<'_> {
         }
         let (image, owner) = (self.image, Owner { inode: number, generation: inode.generation });
         let path = self.target.path_of(node, name);
-        let Ok(set) = attributes::set(image, owner, inode.attributes, &mut |_, _| true) else {
+        let Ok(set) = attributes::set(image, owner, inode.attributes, &mut |_, _, _| true) else {
             self.missing(number, path, "its extended attributes are damaged".into());
             return Vec::new();
         };
         let mut found = Vec::new();
         // Limits are of this file system, and programs cannot store them.
         for attribute in set.into_iter().filter(|attribute| attribute.namespace != Namespace::Quota) {
-            match attributes::value(image, owner, &attribute.value, &mut |_, _| true) {
+            match attributes::value(image, owner, &attribute.value, &mut |_, _, _| true) {
                 Ok(value) if !attribute.full_name().contains(&0) => found.push((attribute.full_name(), value)),
                 _ => {
                     let name = crate::paths::printable(&attribute.full_name());

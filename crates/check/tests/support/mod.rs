@@ -611,6 +611,8 @@ pub struct Faults {
     pub bad_loads: Option<u64>,
     /// A sector that cannot be read.
     pub bad_sector: Option<u64>,
+    /// A write to what cannot be read makes it good.
+    pub heals: bool,
     /// Stores and block writes that still succeed; the next is torn in its middle, then all fail, as if the power were gone.
     pub writes_left: Option<u64>,
     pub writes: u64,
@@ -701,6 +703,10 @@ impl BytePath for MemoryDevice {
         let mut memory = self.memory.lock().expect("lock");
         let range = self.range(&memory, offset, from.len())?;
         let written = self.write(from.len());
+        let mut faults = self.faults.lock().expect("lock");
+        if faults.heals && faults.bad_memory.as_ref().is_some_and(|bad| range.contains(&(bad.start as usize))) {
+            faults.bad_memory = None;
+        }
         memory[range][..written].copy_from_slice(&from[..written]);
         if written < from.len() { Err(self.poisoned(offset)) } else { Ok(()) }
     }
@@ -732,6 +738,10 @@ impl BlockPath for MemoryDevice {
                 BlockRequest::Write { sector, buffer } => {
                     let range = self.range(&blocks, sector.offset_bytes(), buffer.len())?;
                     let written = self.write(buffer.len());
+                    let mut faults = self.faults.lock().expect("lock");
+                    if faults.heals && faults.bad_sector.is_some_and(|bad| range.contains(&(bad as usize * SECTOR_BYTES))) {
+                        faults.bad_sector = None;
+                    }
                     buffer.slice(0..written).copy_to(&mut blocks[range][..written]);
                     if written < buffer.len() {
                         return Err(self.poisoned(sector.offset_bytes()));
