@@ -267,6 +267,11 @@ fn cuts_of_single_pages() -> Result<(), String> {
     cuts(PersistenceDomain::Adr, 4096)
 }
 
+/// In one size of blocks the pages of the holes may never have had other bytes: that depends on the pools of the CPUs.
+fn cuts_of_filled_holes() -> Result<(), String> {
+    [64 << 10, 16 << 10, 4096].into_iter().try_for_each(|block_bytes| cuts(PersistenceDomain::Adr, block_bytes))
+}
+
 /// Work in the background, and calls, meet a block that is mapped.
 fn pinned() -> Result<(), String> {
     let setting = setting(PersistenceDomain::Adr, 16 << 10);
@@ -487,8 +492,13 @@ fn punched_with_failing_stores() -> Result<(), String> {
     let mut failed = 0;
     for succeed in from..to {
         let faulty = Arc::new(FaultDevice::new(setting.format(), Access::Store, succeed, false));
-        let (fs, file) = prepare(faulty)?;
-        let mapping = fs.map(file, 0, 10 << 14, true).map_err(text)?;
+        let mapped = prepare(faulty.clone());
+        let Ok((fs, file)) = mapped else { continue }; // the background stores when it likes
+        let mapping = fs.map(file, 0, 10 << 14, true);
+        let mapping = match mapping {
+            _ if faulty.hit() => continue,
+            mapping => mapping.map_err(text)?,
+        };
         let punched = fs.allocate(file, 1 << 14, 8 << 14, AllocateMode::Punch);
         if matches!(punched, Err(Error::Stopped { .. })) {
             continue; // a record could not be stored
@@ -671,7 +681,7 @@ fn fm2_pins_ignored() {
 
 #[test]
 fn fm3_fill_not_fenced() {
-    is_caught(Mutant::FillNotFenced, &[cuts_of_large_blocks]);
+    is_caught(Mutant::FillNotFenced, &[cuts_of_filled_holes]);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::settings::Settings;
 use crate::statistics::{self, Statistics};
 use crate::store_lease::{LentRooms, StoreLeases};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use crate::tuning::admission::Admission;
 use crate::tuning::compaction::Compaction;
 use crate::tuning::mappings::Mappings;
@@ -69,7 +69,8 @@ pub struct FileSystem {
     /// When the log last said that a zone is full.
     pub(crate) told_full: Mutex<Option<Instant>>,
     pub(crate) background: Mutex<Option<std::thread::JoinHandle<()>>>,
-    pub(crate) unmounted: AtomicBool,
+    /// Whether an unmount has succeeded.
+    pub(crate) unmounted: Mutex<bool>,
     pub(crate) recovery: RecoveryReport,
 }
 

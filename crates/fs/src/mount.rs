@@ -42,7 +42,7 @@ use crate::settings::Settings;
 use crate::stamp;
 use crate::statistics::Live;
 use crate::store_lease::{LentRooms, StoreLeases};
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use crate::sync::{Mutex, parallelism};
 use crate::tuning::admission::Admission;
 use crate::tuning::mappings::Mappings;
@@ -257,7 +257,7 @@ impl FileSystem {
             looked_for_units: Mutex::default(),
             told_full: Mutex::default(),
             background: Mutex::default(),
-            unmounted: AtomicBool::new(false),
+            unmounted: Mutex::default(),
             recovery: RecoveryReport::default(),
         };
         file_system.adopt_lent_rooms()?; // [LR6] of `data/lent_room.rs`
@@ -286,7 +286,8 @@ impl FileSystem {
     }
 
     /// Writes everything home, saves the maps and marks the device clean. Nothing changes after that. A second call does nothing. Layouts
-    /// are recalled first ([LY6] of `lease.rs`).
+    /// are recalled first ([LY6] of `lease.rs`). A change by another thread meanwhile is done before, or refused with `ReadOnly`; space that a refused one
+    /// had taken may be saved as taken.
     ///
     /// # Errors
     /// `MappingsHeld` if files are mapped, `LayoutsHeld` if a holder did not return its layout in time, and `StoresHeld` if a program may still store to memory that was lent to it: nothing was changed, and the call can be repeated. `Stopped` if the file system had stopped, or if the device fails now: the device then stays as after a crash.
@@ -300,10 +301,15 @@ impl FileSystem {
         self.end_all_stores()?; // [SL5] of `data/lent_stores.rs`
         let closed = self.mappings.close().and_then(|()| self.volume.leases.close()); // [FM6] of `data/mapped.rs`
         closed.inspect_err(|_| self.store_leases.open())?;
-        if self.volume.health.is_read_only() || self.unmounted.swap(true, SeqCst) {
+        if self.volume.health.is_read_only() {
             return Ok(());
         }
-        self.unmount_once(geometry).inspect_err(|_| self.unmounted.store(false, SeqCst))
+        let mut is_unmounted = self.unmounted.lock();
+        if !*is_unmounted {
+            self.unmount_once(geometry)?;
+            *is_unmounted = true;
+        }
+        Ok(())
     }
 
     fn unmount_once(&self, geometry: &Geometry) -> Result<()> {
@@ -343,9 +349,7 @@ impl FileSystem {
         self.volume.release_quarantine();
         self.volume.release_returned();
         self.give_back_at_ends()?;
-        if self.volume.journal.last_txid() != self.volume.journal.watermark() {
-            self.volume.checkpoint()?; // also of what left before one that could not
-        }
+        self.volume.last_checkpoint()?; // also of what left before one that could not
         self.volume.sectors.empty_room();
         self.volume.memory.spare_pages.close(&self.volume.memory);
         let too_early = on(Mutant::GrownBeforeMaps) && *geometry != self.volume.geometry;

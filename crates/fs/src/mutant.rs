@@ -105,6 +105,10 @@ pub enum Mutant {
     FillNotFenced,
     /// [FM5] of `data/mapped.rs`: the end of a mapping for stores leaves the times of a file without checksums.
     MappingsUntimed,
+    /// [TX6]: what a transaction took is free again when nobody knows whether it was committed.
+    UnknownGivesBack,
+    /// R1: an unmount lets transactions commit behind its last checkpoint.
+    UnmountClosesLate,
     /// [SA5]: a line of a removed file's mapping that cannot be read keeps the inode.
     UnreadableKeepsInodes,
     /// [RE5]: a page of metadata that cannot be read whole refuses mounts that only read.

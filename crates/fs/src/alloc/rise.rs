@@ -55,6 +55,11 @@ impl Rise<'_> {
         Segment { high_water_lines: self.segment.high_water_lines + self.step(), ..self.segment }
     }
 
+    /// After a commit of which nobody knows whether it is durable ([TX6] of `journal/tx.rs`): the unit stays taken.
+    pub(crate) fn is_unknown(mut self) {
+        self.taken = None;
+    }
+
     /// After the commit: gives the lines to the region.
     pub(crate) fn done(mut self) {
         let segment = (self.index, self.risen());

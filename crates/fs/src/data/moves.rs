@@ -132,7 +132,13 @@ impl FileSystem {
             let mut moves = self.moves.lock();
             match moves.files.pop_front() {
                 Some(file) => file,
-                None => return Ok(self.search_step(&mut moves)),
+                None => {
+                    let Some(from) = moves.search else { return Ok(false) };
+                    let searches = moves.searches;
+                    drop(moves); // it waits for inodes
+                    self.search_step(from, searches);
+                    return Ok(true);
+                }
             }
         };
         let after = self.move_some(next)?;
@@ -146,9 +152,8 @@ impl FileSystem {
         Ok(true)
     }
 
-    /// Looks at the next inodes of a search, up to a file with a home ([MV1]). False if none is under way.
-    fn search_step(&self, moves: &mut Moves) -> bool {
-        let Some(from) = moves.search else { return false };
+    /// Looks at the next inodes of a search, up to a file with a home ([MV1]). If another one began meanwhile, it goes on from its start.
+    fn search_step(&self, from: u64, searches: u64) {
         let memory = &self.volume.memory;
         let limit = memory.inode_limit();
         let end = from.saturating_add(LOOK_NUMBERS).min(limit);
@@ -161,10 +166,12 @@ impl FileSystem {
                 })
         };
         let found = (from..end).find(has_home);
-        moves.files.extend(found.map(|number| MovedFile::all_of(InodeNumber::new(number))));
         let next = found.map_or(end, |number| number + 1);
-        moves.search = (next < limit).then_some(next);
-        true
+        let mut moves = self.moves.lock();
+        if (moves.searches, moves.search) == (searches, Some(from)) {
+            moves.files.extend(found.map(|number| MovedFile::all_of(InodeNumber::new(number))));
+            moves.search = (next < limit).then_some(next);
+        }
     }
 
     /// Moves the next blocks of a file. Returns where to go on; `None` if that was the rest.

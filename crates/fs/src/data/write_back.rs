@@ -88,12 +88,17 @@ impl FileSystem {
     }
 
     /// After a write: notes the time, for a policy by age, and asks for write-back if too little is free ([WB1]).
+    /// After a change of a block's logs: a block whose copy home had failed is open now ([BL7] of `index/block.rs`).
+    pub(super) fn note_opened(&self, file: &InCoreInode, old: &Block) {
+        if old.base.is_overlaid() {
+            self.unchecked.lock().add(file.number);
+        }
+    }
+
     pub(super) fn note_written(&self, file: &InCoreInode, targets: &[Target<'_>]) {
         let policy = self.settings.write_back();
         for target in targets {
-            if target.old.base.is_overlaid() {
-                self.unchecked.lock().add(file.number); // [BL7] of `index/block.rs`: a copy home had failed, and now it is open
-            }
+            self.note_opened(file, &target.old);
             self.write_back.heat.written(policy, &self.volume.journal, file.number, target.block, !target.old.has_logs());
         }
         if self.is_data_area_low() {

@@ -355,7 +355,16 @@ impl FileSystem {
                 inode.state &= !state::TAIL_STALE;
             }
             change(inode);
-        })
+        })?;
+        for target in &targets {
+            self.note_opened(file, &target.old);
+            if target.is_in_room(volume)
+                && let Err(error) = self.rewrite_locked(file, target.block, Rewrite::MoveOut)
+            {
+                tracing::debug!(%error, block = target.block, "the block stays in the transient room");
+            }
+        }
+        Ok(())
     }
 
     /// Overwrites bytes of a block that has data there, inside the file, with zeros (RULES R14). The caller holds the range lock. A short
@@ -374,6 +383,7 @@ impl FileSystem {
         self.plan(planner, &mut tx, &mut targets)?;
         let durable = self.transfer(file, volume.updates.of_cold(zeros.len()), &mut tx, &mut targets)?;
         commit(tx, file, &mut targets, durable, |inode| touch(inode, WriteOptions::default()))?;
+        self.note_opened(file, &targets[0].old);
         if targets[0].is_in_room(volume)
             && let Err(error) = self.rewrite_locked(file, block, Rewrite::MoveOut)
         {
@@ -406,6 +416,8 @@ impl FileSystem {
         let mut targets = [Target::changed(block, old, Action::Logs { merges: 0, slots, stores, base })];
         let update = volume.updates.of_cold(moved_bytes);
         let durable = self.transfer(file, update, &mut tx, &mut targets)?;
-        commit(tx, file, &mut targets, durable, |inode| touch(inode, WriteOptions::default()))
+        commit(tx, file, &mut targets, durable, |inode| touch(inode, WriteOptions::default()))?;
+        self.note_opened(file, &targets[0].old);
+        Ok(())
     }
 }

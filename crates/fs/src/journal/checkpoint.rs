@@ -70,9 +70,25 @@ impl Journal {
         self.checkpoint_alone(line_store)
     }
 
+    /// The last one, of an unmount: nothing commits any more when it begins.
+    pub(crate) fn last_checkpoint(&self, line_store: &LineStore) -> Result<()> {
+        may_wait()?;
+        let _one = self.checkpoint.lock()?;
+        line_store.health.check_writable()?;
+        if !on(Mutant::UnmountClosesLate) {
+            let _nobody_commits = self.gate.write_waiting(); // who commits asks under the gate
+            line_store.health.close();
+        }
+        self.write_all_home(line_store)
+    }
+
     /// The caller holds the lock that serialises checkpoints.
     fn checkpoint_alone(&self, line_store: &LineStore) -> Result<()> {
         line_store.health.check_writable()?;
+        self.write_all_home(line_store)
+    }
+
+    fn write_all_home(&self, line_store: &LineStore) -> Result<()> {
         self.asked.store(false, Relaxed);
         let (target, dirty) = {
             let _nobody_commits = (!on(Mutant::CheckpointPassesCommits)).then(|| self.gate.write_waiting()); // [CH1]

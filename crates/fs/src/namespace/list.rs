@@ -4,7 +4,7 @@ use tandemfs_format::InodeNumber;
 use tandemfs_format::dentry::type_of_mode;
 use tandemfs_format::inode::file_type;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::inodes::InCoreInode;
 use crate::mutant::{Mutant, on};
@@ -41,6 +41,9 @@ impl FileSystem {
     fn list_noted(&self, file: &InCoreInode, cookie: u64, visit: &mut dyn FnMut(&DirectoryEntry<'_>) -> bool) -> Result<()> {
         let number = file.number;
         let state = file.state.read()?;
+        if state.removed {
+            return Err(Error::Stale(number)); // its pages may be others' by now
+        }
         if !on(Mutant::NotedBehindLock) {
             self.volume.versions.note_entries(number);
         }

@@ -56,6 +56,8 @@ pub(crate) struct Moves {
     retry_after: Duration,
     /// The next inode of the search that is under way ([MV1]).
     pub(crate) search: Option<u64>,
+    /// How many began.
+    pub(crate) searches: u64,
     /// When the background thread last worked, and how many transactions were committed by then.
     pub(crate) worked_at: Option<Instant>,
     pub(crate) transactions: u64,
@@ -72,9 +74,15 @@ impl Moves {
             retry_at: None,
             retry_after: RETRY_FIRST,
             search: (has_homes && !on(Mutant::InterruptedMoveForgotten)).then_some(1),
+            searches: 0,
             worked_at: None,
             transactions: 0,
         }
+    }
+
+    fn begin_search(&mut self) {
+        self.search = Some(1);
+        self.searches += 1;
     }
 
     /// A file got another home, or the hint *aligned*.
@@ -85,7 +93,7 @@ impl Moves {
         if self.files.len() < FILES_MAX {
             self.files.push_back(MovedFile::all_of(number));
         } else {
-            self.search = Some(1);
+            self.begin_search();
         }
     }
 
@@ -132,7 +140,8 @@ impl Moves {
         self.retry_at = None;
         self.retry_after = (self.retry_after * 2).min(RETRY_LAST);
         if self.is_refused && has_room {
-            (self.is_refused, self.search) = (false, Some(1));
+            self.is_refused = false;
+            self.begin_search();
         } else if self.is_refused {
             self.retry_at = Some(Instant::now() + self.retry_after);
         }
@@ -140,7 +149,7 @@ impl Moves {
         let mut waiting: Vec<u64> = self.waiting.drain().collect();
         waiting.sort_unstable();
         if waiting.len() > room || self.waiting_overflowed {
-            self.search = Some(1);
+            self.begin_search();
         }
         self.waiting_overflowed = false;
         let again = waiting.into_iter().take(room).map(|number| MovedFile::all_of(InodeNumber::new(number)));

@@ -89,6 +89,11 @@ impl Volume {
         self.journal.checkpoint(&self.line_store)
     }
 
+    /// As `checkpoint`; nothing changes any more when it begins.
+    pub(crate) fn last_checkpoint(&self) -> Result<()> {
+        self.journal.last_checkpoint(&self.line_store)
+    }
+
     /// Whether lines of file data may be stored in place, with the transaction that updates their checksum ([`Tx::put_data`]).
     pub(crate) fn stores_in_place(&self) -> bool {
         self.journal.stores_in_place(&self.drive)

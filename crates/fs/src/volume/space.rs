@@ -180,8 +180,14 @@ impl Volume {
         let mut tx = Tx::new(self);
         let line = self.geometry.segment_line(rise.index);
         tx.put(Structure::AllocationMap, line, rise.risen().encode(self.pair, line))?;
-        tx.commit(zeroed, Flushed::nothing_written())?;
-        rise.done();
+        match tx.commit(zeroed, Flushed::nothing_written()) {
+            Ok(_) => rise.done(),
+            Err(error @ Error::Stopped { .. }) => {
+                rise.is_unknown();
+                return Err(error);
+            }
+            Err(error) => return Err(error),
+        }
         Ok(())
     }
 
