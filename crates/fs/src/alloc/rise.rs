@@ -56,7 +56,7 @@ impl Rise<'_> {
     }
 
     /// After a commit of which nobody knows whether it is durable ([TX6] of `journal/tx.rs`): the unit stays taken.
-    pub(crate) fn is_unknown(mut self) {
+    pub(crate) fn stay_taken(mut self) {
         self.taken = None;
     }
 

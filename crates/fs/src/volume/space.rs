@@ -183,7 +183,7 @@ impl Volume {
         match tx.commit(zeroed, Flushed::nothing_written()) {
             Ok(_) => rise.done(),
             Err(error @ Error::Stopped { .. }) => {
-                rise.is_unknown();
+                rise.stay_taken();
                 return Err(error);
             }
             Err(error) => return Err(error),
