@@ -1,4 +1,4 @@
-//! Grows an emulated drive without firmware in its file, while no process has it open.
+//! Grows an emulated drive without firmware in its file: while no process has it open, or by the process that has it ([GR6]).
 //!
 //! [GR1] Nothing shrinks. A drive with firmware cannot grow, because its flash was made for its size.
 //! [GR2] The block region stays in place and grows at its end. The memory region grows at its end if nothing lies behind it; otherwise it
@@ -8,6 +8,8 @@
 //! [GR4] One write of the header's first page makes the change; its copy follows. The fields that differ lie in its first 512 B, which a disk
 //!       writes atomically.
 //! [GR5] Then space that no region uses is returned to the host. If the process dies before that, the next growth returns it.
+//! [GR6] In use a region grows at its end alone, or not at all: it cannot be copied while it is stored to. The header is durable before anybody
+//!       hears of the new size, since a file system that is larger than its drive is refused.
 
 use std::fs::File;
 use std::io;
@@ -20,6 +22,7 @@ use tandemfs_format::UNIT_BYTES;
 use tandemfs_format::size::size;
 
 use crate::header::{ImageInfo, MEMORY_OFFSET, Places};
+use crate::header_copy::read_header;
 use crate::header_copy::write_header;
 use crate::image_file::{OpenImage, OpenOptions, refused, reserve};
 
@@ -45,6 +48,25 @@ pub fn grow(path: &Path, memory_bytes: Option<u64>, block_bytes: Option<u64>) ->
     grow_until(path, memory_bytes, block_bytes, &mut |_| true)
 }
 
+/// The same for a drive that this process has open and locked ([GR6]). What is smaller than the drive stays as it is. Returns what it is.
+pub(crate) fn grow_in_use(file: &File, path: &Path, memory_bytes: Option<u64>, block_bytes: Option<u64>) -> Result<ImageInfo, DeviceError> {
+    let (before, _) = read_header(path, file)?;
+    let at_least = |wanted: Option<u64>, has: u64| wanted.filter(|wanted| *wanted > has);
+    let (memory, block) = (at_least(memory_bytes, before.memory_bytes), at_least(block_bytes, before.block_bytes));
+    let after = planned(&before, memory, block).map_err(|reason| refused(path, reason))?;
+    if after == before {
+        return Ok(before);
+    }
+    let has_moved =
+        after.memory_offset() != before.memory_offset() || before.block_bytes > 0 && after.block_offset() != before.block_offset();
+    if has_moved {
+        let region = if memory.is_some() { "memory" } else { "block" };
+        return Err(refused(path, format!("has no room behind its {region} region, so that one cannot grow in use")));
+    }
+    extend(file, path, &before, &after, &mut |_| true)?;
+    Ok(after)
+}
+
 fn grow_until(
     path: &Path,
     memory_bytes: Option<u64>,
@@ -56,14 +78,27 @@ fn grow_until(
     if after == before {
         return Ok((before, after));
     }
+    let is_done = extend(&file, path, &before, &after, go_on)?;
+    let after = if is_done { after } else { before.clone() };
+    Ok((before, after))
+}
+
+/// Makes a drive what was planned. False where a test ended it before that.
+fn extend(
+    file: &File,
+    path: &Path,
+    before: &ImageInfo,
+    after: &ImageInfo,
+    go_on: &mut dyn FnMut(Step) -> bool,
+) -> Result<bool, DeviceError> {
     let old_bytes = file.metadata().map_err(|error| refused(path, format!("cannot be examined: {error}")))?.len();
-    match prepare(&file, &before, &after, old_bytes, go_on) {
+    match prepare(file, before, after, old_bytes, go_on) {
         Ok(true) => {}
-        Ok(false) => return Ok((before.clone(), before)),
+        Ok(false) => return Ok(false),
         Err(error) => {
             // No reader has used it; if the host cannot free it, it stays for the next growth.
             let _ = file.set_len(old_bytes);
-            give_back(&file, &before);
+            give_back(file, before);
             let why = match error.kind() {
                 io::ErrorKind::StorageFull => "the host's disk has no room for the larger memory region".to_owned(),
                 _ => format!("the host's file system takes no larger file: {error}"),
@@ -71,14 +106,14 @@ fn grow_until(
             return Err(refused(path, format!("cannot grow: {why}; nothing was changed")));
         }
     }
-    let written = write_header(&file, &after); // [GR4]
+    let written = write_header(file, after); // [GR4]
     written.map_err(|error| refused(path, format!("cannot write the header: {error}")))?;
     if go_on(Step::HeaderWritten) {
-        give_back(&file, &after);
-        give_back_grown_over(&file, &before, &after);
+        give_back(file, after);
+        give_back_grown_over(file, before, after);
         go_on(Step::GivenBack);
     }
-    Ok((before, after))
+    Ok(true)
 }
 
 /// Computes the new regions ([GR1], [GR2]).

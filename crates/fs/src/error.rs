@@ -201,6 +201,14 @@ pub enum Error {
         /// The size asked for in bytes.
         wanted: u64,
     },
+    /// A growth that the device, or the memory zone as it is mounted, can make only while it is not mounted.
+    #[error("{device} {reason}; unmount it and run tandemfs resize on the device")]
+    GrowsUnmounted {
+        /// The device's name.
+        device: String,
+        /// Why.
+        reason: String,
+    },
     /// No free run in the memory zone holds the allocation maps of the new size.
     #[error(
         "{device}: maps of that size need {units} free units of 2 MiB in a row, which the memory zone has not; delete files, or let it grow as well"

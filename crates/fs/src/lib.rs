@@ -18,6 +18,7 @@ mod error;
 mod error_counts;
 mod file_system;
 mod fullness;
+mod growing;
 mod health;
 mod held_back;
 mod index;
@@ -93,10 +94,10 @@ pub use trim::Trim;
 pub use tuning::compaction::CompactionRun;
 pub use tuning::threshold::{PathLatency, ThresholdReport};
 pub use types::{
-    AllocateMode, Attributes, DirectoryEntry, Discard, Engine, FormatOptions, Growth, Home, HomeLimit, HomeMoves, Kept, LayoutExtent,
-    LayoutOptions, LayoutPlace, LentExtent, MountOptions, NewInode, Promote, ReadOptions, RenameMode, SeekTo, SetAttributeMode,
-    SetAttributes, SetExtendedAttribute, SetTime, ShortZone, Space, Threshold, Update, UpdateMode, WriteBackPolicy, WriteBackReport,
-    WriteOptions, ZoneSpace,
+    AllocateMode, Attributes, DirectoryEntry, Discard, Engine, FormatOptions, Grown, Growth, Home, HomeLimit, HomeMoves, Kept,
+    LayoutExtent, LayoutOptions, LayoutPlace, LentExtent, MountOptions, NewInode, Promote, ReadOptions, RenameMode, SeekTo,
+    SetAttributeMode, SetAttributes, SetExtendedAttribute, SetTime, ShortZone, Space, Threshold, Update, UpdateMode, WriteBackPolicy,
+    WriteBackReport, WriteOptions, ZoneSpace,
 };
 pub use upgrade::{FEATURES, Feature, FeatureBit, missing_features, set_uuid, upgrade};
 pub use versions::{Noted, Versions};

@@ -177,7 +177,7 @@ impl MemoryAllocator {
     pub(crate) fn has_object(&self, region: Region, address: LineAddress, lines: u64) -> bool {
         let (unit, start) = (address.unit(), address.number() % UNIT_LINES);
         start.is_multiple_of(lines)
-            && unit < self.total_units
+            && unit < self.total_units()
             && self.map.owner(unit) == UnitOwner::Region(region)
             && self.map.bits[unit as usize].lock().is_taken(start, lines)
     }

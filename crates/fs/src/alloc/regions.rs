@@ -100,7 +100,7 @@ impl MemoryAllocator {
         if fails(Take::Unit) || self.free_units.load(SeqCst) <= kept {
             return None;
         }
-        let unit = self.map.next_free(|| (0..self.total_units).find(|unit| self.map.owner(*unit) == UnitOwner::Free))?;
+        let unit = self.map.next_free(|| (0..self.total_units()).find(|unit| self.map.owner(*unit) == UnitOwner::Free))?;
         self.map.set_owner(unit, UnitOwner::Region(region));
         self.free_units.fetch_sub(1, SeqCst);
         Some(unit)
@@ -131,8 +131,13 @@ impl MemoryAllocator {
     /// The last run of this many free units.
     pub(crate) fn free_run(&self, units: u64) -> Option<u64> {
         let _serial = self.units.lock();
+        self.free_run_locked(units)
+    }
+
+    /// The same for a caller that holds the lock of `units`.
+    pub(super) fn free_run_locked(&self, units: u64) -> Option<u64> {
         let mut length = 0;
-        (0..self.total_units).rev().find(|unit| {
+        (0..self.total_units()).rev().find(|unit| {
             length = if self.map.owner(*unit) == UnitOwner::Free { length + 1 } else { 0 };
             length == units
         })

@@ -112,7 +112,7 @@ impl SectorAllocator {
 
     /// So many sectors may be free in holes ([SX1]): beside the share those of a unit that each pool fills, and of the one with the identity.
     fn most_in_holes(&self) -> u64 {
-        self.total / SCATTERED_SHARE + (self.pools.count() as u64 + 1) * UNIT_PAGES
+        self.total() / SCATTERED_SHARE + (self.pools.count() as u64 + 1) * UNIT_PAGES
     }
 
     /// Free sectors in holes.
@@ -125,9 +125,9 @@ impl SectorAllocator {
         if !self.is_scattered() {
             return 0;
         }
-        let may_be_whole = |unit: u64| unit > 0 && (unit + 1) * UNIT_PAGES <= self.total; // the identity is in the first
+        let may_be_whole = |unit: u64| unit > 0 && (unit + 1) * UNIT_PAGES <= self.total(); // the identity is in the first
         let mut sparse = Vec::new();
-        for group in 0..self.group_count {
+        for group in 0..self.groups() {
             let (pool, first) = self.place_of(group);
             self.pools.with(pool, |space| {
                 for index in 0..GROUP_UNITS {
@@ -200,7 +200,7 @@ impl SectorAllocator {
 
     /// Whether all of these sectors are in use. A forged image may name others.
     pub(crate) fn has_data(&self, sector: Sector, count: u64) -> bool {
-        let mut taken = sector.number() + count <= self.total;
+        let mut taken = sector.number() + count <= self.total();
         if taken {
             self.pools.each_part(sector.number(), count, |space, start, here| taken &= space.is_taken(start, here));
         }

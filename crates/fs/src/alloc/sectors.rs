@@ -30,7 +30,7 @@ use crate::inject::{Take, fails};
 use crate::mutant::{Mutant, on};
 use crate::space::Run;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use crate::types::ZoneSpace;
 
 /// Blocks of the transient room (RULES R14): this many writers and write-backs can redirect a block each on a full device.
@@ -42,9 +42,9 @@ pub(super) const GROUP_UNITS: usize = (PIECE_SECTORS / UNIT_PAGES) as usize;
 
 pub(crate) struct SectorAllocator {
     pub(super) pools: AlignedPools,
-    pub(super) group_count: usize,
+    group_count: AtomicUsize,
     pub(super) free: AtomicU64,
-    pub(super) total: u64,
+    total: AtomicU64,
     block_sectors: u64,
     transient: u64,
     /// Whole blocks of the transient room ([SE1]); they count as free, also in saved maps.
@@ -78,15 +78,41 @@ impl SectorAllocator {
         let transient = if total > 0 { room } else { 0 };
         Self {
             pools,
-            group_count,
+            group_count: AtomicUsize::new(group_count),
             free: AtomicU64::new(total.saturating_sub(1)),
-            total,
+            total: AtomicU64::new(total),
             block_sectors,
             transient,
             room: Mutex::default(),
             freed: FreedSectors::new(group_count),
             discarding: AtomicU64::new(0),
             scattered: Scattered::default(),
+        }
+    }
+
+    /// Sectors of the zone.
+    pub(super) fn total(&self) -> u64 {
+        self.total.load(SeqCst)
+    }
+
+    // ---- growing -------------------------------------------------------------------------------------------------------------------
+
+    /// Prepares the maps for a zone of these sizes; what is new is taken ([ON4] of `growing.rs`).
+    pub(crate) fn prepare_growth(&self, geometry: &Geometry) {
+        let groups = geometry.block_sectors().div_ceil(PIECE_SECTORS).max(1) as usize;
+        self.freed.grow(groups);
+        self.pools.grow(groups * GROUP_UNITS);
+        self.group_count.fetch_max(groups, SeqCst);
+    }
+
+    /// The sectors behind the old end are free from now on; a group at a time, so that nobody waits long for a pool.
+    pub(crate) fn grow(&self, geometry: &Geometry) {
+        let (mut at, end) = (self.total(), geometry.block_sectors());
+        self.total.store(end.max(at), SeqCst);
+        while at < end {
+            let next = ((at / PIECE_SECTORS + 1) * PIECE_SECTORS).min(end);
+            self.each_part(Sector::new(at), next - at, AlignedSpace::clear);
+            at = next;
         }
     }
 
@@ -160,8 +186,8 @@ impl SectorAllocator {
     /// beyond the new end taken.
     pub(crate) fn group_of(&self, group: u64, total: u64) -> Vec<u8> {
         let within = |sectors: u64| sectors.saturating_sub(group * PIECE_SECTORS).min(PIECE_SECTORS);
-        let old = ((group as usize) < self.group_count).then(|| self.saved(group as usize));
-        let unused = if old.is_some() { within(self.total)..within(total) } else { 0..0 };
+        let old = ((group as usize) < self.groups()).then(|| self.saved(group as usize));
+        let unused = if old.is_some() { within(self.total())..within(total) } else { 0..0 };
         let mut bytes = old.unwrap_or_else(|| vec![0; PIECE_SECTORS as usize / 8]);
         let mut set = |sectors: Range<u64>, taken: bool| {
             for sector in sectors {
@@ -243,7 +269,7 @@ impl SectorAllocator {
     /// Takes these sectors for growth, if they are free and in holes of one unit.
     pub(crate) fn take_row_at(&self, sector: Sector, count: u64) -> bool {
         let end = sector.number() + count;
-        if fails(Take::Sectors) || self.free.load(SeqCst) < count + self.transient || end > self.total {
+        if fails(Take::Sectors) || self.free.load(SeqCst) < count + self.transient || end > self.total() {
             return false;
         }
         let mut is_taken = false;
@@ -323,7 +349,7 @@ impl SectorAllocator {
             return;
         }
         let (start, count) = (self.block_start(sector), self.block_sectors);
-        if start + count > self.total {
+        if start + count > self.total() {
             return;
         }
         self.pools.each_part(start, count, |space, at, _| {
@@ -354,7 +380,7 @@ impl SectorAllocator {
 
     /// Number of groups of sectors.
     pub(crate) fn groups(&self) -> usize {
-        self.group_count
+        self.group_count.load(SeqCst)
     }
 
     /// Takes sectors of a group that were freed during this mount and are free, until `most` are taken or at most 63 more. [`SectorAllocator::discarded`]
@@ -453,7 +479,7 @@ impl SectorAllocator {
         let free = self.free.load(SeqCst) + self.discarding.load(SeqCst);
         ZoneSpace {
             promoted_bytes: 0,
-            total_bytes: self.total.saturating_sub(1) * SECTOR_BYTES as u64,
+            total_bytes: self.total().saturating_sub(1) * SECTOR_BYTES as u64,
             free_bytes: free * SECTOR_BYTES as u64,
             available_bytes: free.saturating_sub(self.transient) * SECTOR_BYTES as u64,
             data_log_bytes: 0,

@@ -1,5 +1,6 @@
 //! Units of 2 MiB of the memory zone: the owner of each unit, and which of its lines are taken.
 
+use tandemfs_device::Growing;
 use tandemfs_format::geometry::Geometry;
 use tandemfs_format::segment::Region;
 use tandemfs_format::{PAGE_LINES, UNIT_LINES};
@@ -30,12 +31,12 @@ pub(crate) enum UnitOwner {
 
 /// Owners and bits of all units.
 pub(crate) struct UnitMap {
-    owners: Vec<AtomicU32>,
+    owners: Growing<AtomicU32>,
     /// For a region's unit: the lines below the high-water mark when the segment table was read. No line beyond can have been taken then.
-    pub(super) lines_at_mount: Vec<AtomicU32>,
-    pub(super) bits: Vec<Mutex<Bits>>,
+    pub(super) lines_at_mount: Growing<AtomicU32>,
+    pub(super) bits: Growing<Mutex<Bits>>,
     /// Units of the data area that are being emptied ([GA1] of `gathering.rs`).
-    emptied: Vec<AtomicBool>,
+    emptied: Growing<AtomicBool>,
     emptied_count: AtomicU64,
     /// The class of large extents, if there is one ([LX2] of `large_units.rs`).
     pub(super) large: Option<LargeUnits>,
@@ -67,6 +68,14 @@ impl UnitMap {
             large: None,
             gathered: AtomicU64::new(0),
         }
+    }
+
+    /// So many units from now on; the new ones are nobody's yet ([ON4] of `growing.rs`). Only where no node and no class of large extents counts them.
+    pub(super) fn grow(&self, units: usize) {
+        self.lines_at_mount.grow(units, |_| AtomicU32::new(UNIT_LINES as u32));
+        self.bits.grow(units, |_| Mutex::new(Bits::new()));
+        self.emptied.grow(units, |_| AtomicBool::new(false));
+        self.owners.grow(units, |_| AtomicU32::new(OWNER_FIXED));
     }
 
     /// Whether saved bits of a region's unit mark no line beyond the high-water mark as taken.
