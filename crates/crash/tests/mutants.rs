@@ -15,12 +15,13 @@ use tandemfs_crash::{
     check_device, comes_within, content, cut_everywhere, each_state, fill, heard_within, mount_device,
 };
 use tandemfs_device::{BlockPath, BlockRequest, Drive, PersistenceDomain};
+use tandemfs_format::inode::file_type;
 use tandemfs_format::journal::{decode, encode};
 use tandemfs_format::superblock::{ChecksumKind, Superblock, Tail};
 use tandemfs_format::{InodeNumber, LineAddress, PairSeed, Sector};
 use tandemfs_fs::inject::end_transaction_numbers_at;
 use tandemfs_fs::mutant::Mutant;
-use tandemfs_fs::{Error, FileSystem, Growth, Promote, RenameMode, WriteOptions, announcing, grow, read_superblock};
+use tandemfs_fs::{Error, FileSystem, Growth, NewInode, Promote, RenameMode, WriteOptions, announcing, grow, read_superblock};
 
 use Operation::*;
 
@@ -87,6 +88,8 @@ enum Catcher {
     AttributeSpace,
     /// Every cut of a growth whose map pieces move.
     Growth,
+    /// Every cut of a growth in use, and of what goes on in the new space; the map pieces move into the old one.
+    GrowthInUse,
     /// Every cut of ranges that are collapsed and inserted.
     Shifts,
     /// The same on a drive with firmware.
@@ -98,7 +101,7 @@ enum Catcher {
 }
 
 impl Catcher {
-    const ALL: [Self; 34] = [
+    const ALL: [Self; 35] = [
         Self::Model,
         Self::Logs,
         Self::FailedFlush,
@@ -129,6 +132,7 @@ impl Catcher {
         Self::FirmwareAttributes,
         Self::AttributeSpace,
         Self::Growth,
+        Self::GrowthInUse,
         Self::Shifts,
         Self::Discards,
         Self::FirmwareShifts,
@@ -179,6 +183,7 @@ impl Catcher {
             Self::FirmwareAttributes => attribute_cuts(&Setting::small(PersistenceDomain::Adr, 64 << 10).with_firmware()),
             Self::AttributeSpace => attribute_space(),
             Self::Growth => growth(),
+            Self::GrowthInUse => growth_in_use(),
             Self::Discards => discards(),
             Self::Mounts => mounts(),
             Self::Shifts => shifts(&Setting::small(PersistenceDomain::Adr, 4 << 10)),
@@ -518,6 +523,65 @@ fn growth() -> Result<(), String> {
         }
     });
     result.and_then(|()| look(&device, false))
+}
+
+fn growth_in_use() -> Result<(), String> {
+    // Map pieces of 600 MiB of blocks have no room behind the rings of this memory zone, and get units in it.
+    let setting = Setting { memory_bytes: 44 << 20, ..Setting::small(PersistenceDomain::Gpf, 64 << 10) };
+    let mut harness = harness(&setting)?;
+    for operation in [Create("a"), Write("a", 3000, 150_000, 1), MakeDirectory("d"), Create("d/b"), Append("d/b", 100, 2)] {
+        harness.apply(&operation)?;
+    }
+    harness.fs.unmount().map_err(|error| error.to_string())?;
+    let mut zones = harness.device.zones();
+    let old_blocks = zones.blocks.len() as u64;
+    zones.blocks.resize(600 << 20, 0xdb);
+    let device = MemoryDevice::from_zones(zones, PersistenceDomain::Gpf).showing(setting.memory_bytes, old_blocks);
+    let mount = |device: &MemoryDevice| mount_device(Arc::new(device.clone()), &setting.mount).map_err(|error| error.to_string());
+    let fs = mount(&device)?;
+    let text = |error: Error| error.to_string();
+    let new = NewInode { mode: file_type::REGULAR | 0o600, uid: 0, gid: 0, rdev: 0, target: b"" };
+    let large = fs.create(InodeNumber::ROOT, b"large", &new).map_err(text)?.inode;
+    let mut size = 0;
+    while fs.write(large, size, &fill(size, 64 << 10), WriteOptions::default()).is_ok() {
+        size += 64 << 10;
+    }
+    fs.checkpoint().map_err(text)?;
+    let start = device.fork();
+    let mut trees = vec![Tree::read(&fs)?];
+    device.start_recording();
+    let grown = fs.grow_zones(&Growth::default()).map_err(text)?;
+    if grown.after.map_unit() == 0 {
+        return Err("the map pieces have room where they are: the test shows nothing".into());
+    }
+    device.mark(0);
+    fs.write(large, size, &fill(1, 64 << 10), WriteOptions::default()).map_err(text)?;
+    trees.push(Tree::read(&fs)?);
+    let events = device.stop_recording();
+    // Names and data logs in all units that are left: the unmount finds none of them where its map pieces go.
+    for number in 0..3000_u64 {
+        let Ok(made) = fs.create(InodeNumber::ROOT, format!("small {number}").as_bytes(), &new) else { break };
+        if fs.write(made.inode, 0, &fill(number, 3000), WriteOptions::default()).is_err() {
+            break;
+        }
+    }
+    let whole = Tree::read(&fs)?;
+    fs.unmount().map_err(text)?;
+    let look = |device: &MemoryDevice, trees: &[Tree], after_cut| {
+        check_device(device, after_cut)?;
+        let tree = Tree::read(&mount(device)?)?;
+        match trees.iter().any(|known| tree.difference(known).is_none()) {
+            true => Ok(()),
+            false => Err(format!("{:?}", tree.difference(&trees[0]).map(|difference| difference.to_string()))),
+        }
+    };
+    let mut result = look(&device, &[whole], false);
+    each_state(&start, &events, 0, 1, &mut Random::new(1), &mut |_, state| {
+        if result.is_ok() {
+            result = state.device.grow(None, None).map_err(|error| error.to_string()).and_then(|()| look(&state.device, &trees, true));
+        }
+    });
+    result
 }
 
 fn mounts() -> Result<(), String> {
@@ -934,4 +998,6 @@ mutants! {
     attributes_not_marked: AttributesNotMarked by AttributeSpace;
     map_grows_in_place: MapGrowsInPlace by Growth;
     grown_before_maps: GrownBeforeMaps by Growth;
+    on3_map_units_not_taken: MapUnitsNotTaken by GrowthInUse;
+    on4_grown_unwritten: GrownUnwritten by GrowthInUse;
 }
