@@ -1,4 +1,5 @@
-//! `tandemfs resize`: grows a file system, and the emulated drive below it: one that is not mounted, or one in use through its daemon.
+//! `tandemfs resize`: grows a file system, and the emulated drive below it: one that is not mounted, or one in use through its daemon. One that is
+//! not mounted also shrinks: first the file system (`fs/src/shrinking.rs`), then its emulated drive.
 //!
 //! Two atomic changes follow each other: the drive (`emulator/src/grow.rs`), then the file system (`fs/src/resize.rs`, in use
 //! `fs/src/growing.rs`). Between them the drive is larger than its file system, which does no harm, and repeating the command completes the
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tandemfs_emulator::DeviceSpec;
 use tandemfs_format::SECTOR_BYTES;
+use tandemfs_format::geometry::Geometry;
 use tandemfs_fs::Growth;
 use tandemfs_fuse::control;
 use tandemfs_fuse::mounts::{self, Mounted};
@@ -28,13 +30,15 @@ pub fn run(arguments: &ResizeArguments) -> Result<u8, Failure> {
         None if Path::new(place).is_dir() => {
             return Err(Failure::Failed(format!("{place}: no TandemFS is mounted there, and a directory is no device")));
         }
-        None => grow_device(place, &growth)?,
+        None => resize_device(place, &growth)?,
     };
     let sizes = |name: &str| value[name].as_u64().map_or_else(String::new, size::show);
     let (memory, block) = (sizes("memory_bytes"), sizes("block_bytes"));
-    let sentence = if value["grown"] == json!(true) {
+    let is_shrunk = value["shrunk"] == json!(true);
+    let sentence = if is_shrunk || value["grown"] == json!(true) {
         let (memory_before, block_before) = (sizes("memory_bytes_before"), sizes("block_bytes_before"));
-        format!("{place}: grown, memory {memory_before} to {memory}, block {block_before} to {block}\n")
+        let done = if is_shrunk { "shrunk" } else { "grown" };
+        format!("{place}: {done}, memory {memory_before} to {memory}, block {block_before} to {block}\n")
     } else {
         format!("{place}: nothing to do, memory {memory}, block {block}\n")
     };
@@ -55,6 +59,28 @@ fn grow_mount(mount: &Mounted, growth: &Growth) -> Result<Value, Failure> {
     Ok(answer)
 }
 
+fn resize_device(device: &str, growth: &Growth) -> Result<Value, Failure> {
+    let superblock = tandemfs_fs::read_superblock(&device::open(device, Opening { read_only: true, ..Opening::default() })?);
+    let now = superblock.map_err(Failure::because)?.geometry;
+    let is_less = |wanted: Option<u64>, now: u64| wanted.is_some_and(|wanted| wanted < now);
+    match is_less(growth.memory_bytes, now.memory_bytes()) || is_less(growth.block_bytes, now.block_sectors() * SECTOR_BYTES as u64) {
+        true => shrink_device(device, growth),
+        false => grow_device(device, growth),
+    }
+}
+
+/// What is behind the new ends of the file system is nothing, so its drive may lose it. If that is interrupted, the drive stays larger.
+fn shrink_device(device: &str, sizes: &Growth) -> Result<Value, Failure> {
+    let drive = device::open(device, Opening::default())?;
+    let (before, after) = tandemfs_fs::shrink(&drive, sizes).map_err(Failure::because)?;
+    drop(drive);
+    if let Some(image) = image(device) {
+        let blocks = after.has_block_zone().then_some(after.block_sectors() * SECTOR_BYTES as u64);
+        tandemfs_emulator::shrink(&image, Some(after.memory_bytes()), blocks).map_err(Failure::because)?;
+    }
+    Ok(values(device, &before, &after))
+}
+
 fn grow_device(device: &str, growth: &Growth) -> Result<Value, Failure> {
     if let (Some(image), true) = (image(device), *growth != Growth::default()) {
         tandemfs_fs::could_grow(&device::open(device, Opening::default())?, growth).map_err(Failure::because)?;
@@ -62,14 +88,20 @@ fn grow_device(device: &str, growth: &Growth) -> Result<Value, Failure> {
     }
     let drive = device::open(device, Opening::default())?;
     let (before, after) = tandemfs_fs::grow(&drive, growth).map_err(Failure::because)?;
-    Ok(json!({
+    Ok(values(device, &before, &after))
+}
+
+fn values(device: &str, before: &Geometry, after: &Geometry) -> Value {
+    let is_shrunk = after.memory_bytes() < before.memory_bytes() || after.block_sectors() < before.block_sectors();
+    json!({
         "device": device,
-        "grown": before != after,
+        "grown": before != after && !is_shrunk,
+        "shrunk": is_shrunk,
         "memory_bytes": after.memory_bytes(),
         "block_bytes": after.block_sectors() * SECTOR_BYTES as u64,
         "memory_bytes_before": before.memory_bytes(),
         "block_bytes_before": before.block_sectors() * SECTOR_BYTES as u64,
-    }))
+    })
 }
 
 /// The image of an emulated drive, where the device is one.

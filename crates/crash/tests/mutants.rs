@@ -21,7 +21,7 @@ use tandemfs_format::superblock::{ChecksumKind, Superblock, Tail};
 use tandemfs_format::{InodeNumber, LineAddress, PairSeed, Sector};
 use tandemfs_fs::inject::end_transaction_numbers_at;
 use tandemfs_fs::mutant::Mutant;
-use tandemfs_fs::{Error, FileSystem, Growth, NewInode, Promote, RenameMode, WriteOptions, announcing, grow, read_superblock};
+use tandemfs_fs::{Error, FileSystem, Growth, NewInode, Promote, RenameMode, WriteOptions, announcing, grow, read_superblock, shrink};
 
 use Operation::*;
 
@@ -90,6 +90,8 @@ enum Catcher {
     Growth,
     /// Every cut of a growth in use, and of what goes on in the new space; the map pieces move into the old one.
     GrowthInUse,
+    /// Every cut of a shrink, for which blocks and a unit of inodes move.
+    Shrink,
     /// Every cut of ranges that are collapsed and inserted.
     Shifts,
     /// The same on a drive with firmware.
@@ -101,7 +103,7 @@ enum Catcher {
 }
 
 impl Catcher {
-    const ALL: [Self; 35] = [
+    const ALL: [Self; 36] = [
         Self::Model,
         Self::Logs,
         Self::FailedFlush,
@@ -133,6 +135,7 @@ impl Catcher {
         Self::AttributeSpace,
         Self::Growth,
         Self::GrowthInUse,
+        Self::Shrink,
         Self::Shifts,
         Self::Discards,
         Self::FirmwareShifts,
@@ -184,6 +187,7 @@ impl Catcher {
             Self::AttributeSpace => attribute_space(),
             Self::Growth => growth(),
             Self::GrowthInUse => growth_in_use(),
+            Self::Shrink => shrinking(),
             Self::Discards => discards(),
             Self::Mounts => mounts(),
             Self::Shifts => shifts(&Setting::small(PersistenceDomain::Adr, 4 << 10)),
@@ -579,6 +583,48 @@ fn growth_in_use() -> Result<(), String> {
     each_state(&start, &events, 0, 1, &mut Random::new(1), &mut |_, state| {
         if result.is_ok() {
             result = state.device.grow(None, None).map_err(|error| error.to_string()).and_then(|()| look(&state.device, &trees, true));
+        }
+    });
+    result
+}
+
+fn shrinking() -> Result<(), String> {
+    let mut setting = Setting { memory_bytes: 32 << 20, block_zone_bytes: 32 << 20, ..Setting::small(PersistenceDomain::Gpf, 64 << 10) };
+    setting.mount.memory_bytes = 64 << 20;
+    let device = setting.format();
+    let mount = |device: &MemoryDevice| mount_device(Arc::new(device.clone()), &setting.mount).map_err(|error| error.to_string());
+    let fs = mount(&device)?;
+    let text = |error: Error| error.to_string();
+    let new = NewInode { mode: file_type::REGULAR | 0o600, uid: 0, gid: 0, rdev: 0, target: b"" };
+    // Two units of inodes, behind one of data logs; then blocks behind others that are removed.
+    let make = |name: String| fs.create(InodeNumber::ROOT, name.as_bytes(), &new).map(|made| made.inode).map_err(text);
+    for number in 0..40_000_u64 {
+        make(format!("{number}"))?;
+    }
+    for number in 0..24_u64 {
+        fs.write(make(format!("file {number}"))?, 0, &fill(number, 1_000_000), WriteOptions::default()).map_err(text)?;
+    }
+    for number in (0..40_000_u64).filter(|number| number % 13_000 > 0) {
+        fs.unlink(InodeNumber::ROOT, format!("{number}").as_bytes()).map_err(text)?;
+    }
+    for number in (0..24_u64).filter(|number| number % 4 > 0) {
+        fs.unlink(InodeNumber::ROOT, format!("file {number}").as_bytes()).map_err(text)?;
+    }
+    fs.unmount().map_err(text)?;
+    let expected = Tree::read(&mount(&device.fork())?)?;
+    let start = device.fork();
+    device.start_recording();
+    let sizes = Growth { memory_bytes: Some(18 << 20), block_bytes: Some(10 << 20) };
+    shrink(&Drive::new(Arc::new(device.clone())), &sizes).map_err(text)?;
+    let look = |device: &MemoryDevice, after_cut| {
+        check_device(device, after_cut)?;
+        Tree::read(&mount(device)?)?.difference(&expected).map_or(Ok(()), |difference| Err(difference.to_string()))
+    };
+    let events = device.stop_recording();
+    let mut result = look(&device, false);
+    each_state(&start, &events, 0, 1, &mut Random::new(1), &mut |_, state| {
+        if result.is_ok() {
+            result = look(&state.device, true);
         }
     });
     result
@@ -998,6 +1044,8 @@ mutants! {
     attributes_not_marked: AttributesNotMarked by AttributeSpace;
     map_grows_in_place: MapGrowsInPlace by Growth;
     grown_before_maps: GrownBeforeMaps by Growth;
+    sh3_inodes_not_copied: InodesNotCopied by Shrink;
+    sh4_shrunk_unmoved: ShrunkUnmoved by Shrink;
     on3_map_units_not_taken: MapUnitsNotTaken by GrowthInUse;
     on4_grown_unwritten: GrownUnwritten by GrowthInUse;
 }

@@ -34,7 +34,7 @@ impl FileSystem {
     /// Grows the zones while the file system is in use. Without sizes: to those of its device, as far as that can be done in use.
     ///
     /// # Errors
-    /// `Shrinks`, `BeyondDevice`, `Geometry`, `NoRoomForMaps`, `GrowsUnmounted`, `InvalidArgument` (damaged metadata), `ReadOnly`, `Stopped`, `WouldWait`; those
+    /// `BeyondDevice`, `Geometry`, `NoRoomForMaps`, `GrowsUnmounted`, `InvalidArgument` (damaged metadata), `ReadOnly`, `Stopped`, `WouldWait`; those
     /// of the device: the sizes are what they were. `Stopped` also if the superblock could not be written.
     pub fn grow_zones(&self, growth: &Growth) -> Result<Grown> {
         may_wait()?;
@@ -47,7 +47,13 @@ impl FileSystem {
             return Err(Error::InvalidArgument(HELD_BACK)); // [ON6]
         }
         let before = *self.volume.geometry;
-        let could = self.planned(growth, |wanted, found| wanted.unwrap_or(found).max(found), |units| self.volume.memory.free_run(units))?;
+        let could = self.planned(growth, |wanted, found| wanted.unwrap_or(found).max(found), |units| self.volume.memory.free_run(units));
+        let could = could.map_err(|error| match error {
+            Error::Shrinks { device, zone, .. } => {
+                Error::GrowsUnmounted { device, reason: format!("has a {zone} zone that cannot shrink in use") }
+            }
+            error => error,
+        })?;
         self.check_in_use(growth, &could)?;
         let grown = self.volume.drive.grow(growth.memory_bytes, growth.block_bytes); // [ON1]
         grown.map_err(|error| match error {

@@ -81,7 +81,7 @@ pub fn could_grow(drive: &Drive, growth: &Growth) -> Result<()> {
 }
 
 /// The file system, mounted, if its maps are exact ([HB4] of `held_back.rs`): only exact maps can be saved for other sizes.
-fn mounted_whole(drive: &Drive) -> Result<FileSystem> {
+pub(crate) fn mounted_whole(drive: &Drive) -> Result<FileSystem> {
     let fs = FileSystem::mount(drive.clone(), &MountOptions::default())?;
     if !fs.damage().holds_back {
         return Ok(fs);

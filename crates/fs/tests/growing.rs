@@ -97,7 +97,7 @@ fn each_zone_grows_in_use_and_all_of_it_is_used() {
 #[test]
 fn maps_that_have_no_room_move() {
     // 44 MiB: the memory zone whose map pieces have the least room behind the rings. 800 MiB of blocks: seven more pieces.
-    for (to, place) in [((200, 16), Some(22)), ((44, 4000), None)] {
+    for (to, place) in [((200, 16), Some(22)), ((44, 900), None)] {
         let device = formatted((44, 16), to, PersistenceDomain::Adr);
         let fs = mount(&device);
         let grown = fs.grow_zones(&Growth::default()).expect("grows");
@@ -128,7 +128,7 @@ fn a_power_cut_leaves_the_old_sizes_or_the_new_ones() {
         ((16, 16), (32, 24), Adr, 60, 60),
         ((16, 16), (32, 24), Gpf, 8, 60),
         ((44, 16), (64, 16), Adr, 60, 60),
-        ((44, 16), (44, 4000), Gpf, 4, 30),
+        ((44, 16), (44, 900), Gpf, 4, 30),
     ] {
         let device = formatted(from, to, domain);
         let fs = mount(&device);
@@ -188,6 +188,15 @@ fn a_power_cut_leaves_the_old_sizes_or_the_new_ones() {
     }
 }
 
+/// Ends what goes on beside a test, also if that fails.
+struct Ends<'d>(&'d AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// Writers and readers go on while both zones grow step by step; a writer that found no space finds some.
 #[test]
 fn writers_and_readers_go_on() {
@@ -230,6 +239,7 @@ fn writers_and_readers_go_on() {
                 number += 1;
             }
         });
+        let ends = Ends(&done);
         let end = Instant::now() + Duration::from_secs(60);
         while full.load(Relaxed) == 0 && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(5));
@@ -244,7 +254,7 @@ fn writers_and_readers_go_on() {
             std::thread::sleep(Duration::from_millis(20));
         }
         std::thread::sleep(Duration::from_millis(500));
-        done.store(true, Relaxed);
+        drop(ends);
         let written: Vec<u64> = writers.into_iter().map(|writer| writer.join().expect("a writer")).collect();
         assert!(written.iter().sum::<u64>() > 16 * MIB / BLOCK as u64, "{written:?}");
         for (writer, written) in (0_u64..).zip(&written) {

@@ -29,7 +29,7 @@ impl MemoryAllocator {
         if fails(Take::Slot) || need == Need::Growth && is_full() {
             return Err(full);
         }
-        let moves = need == Need::Move;
+        let moves = need == Need::Move && !self.is_shrinking();
         let mut found = self.find_slot(class, !moves);
         while found.is_none() && !moves && (self.spare_pages.give_back(self, 1) > 0 || self.end_gathering()) {
             found = self.find_slot(class, true);

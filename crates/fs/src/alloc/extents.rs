@@ -259,7 +259,7 @@ impl MemoryAllocator {
         if need == Need::Growth {
             self.check_growth(*counts.end())?;
         }
-        let moves = need == Need::Move;
+        let moves = need == Need::Move && !self.is_shrinking();
         if moves && *counts.end() == UNIT_PAGES {
             return Err(full); // [GA2] of `gathering.rs`
         }

@@ -59,7 +59,7 @@ pub(crate) struct MemoryAllocator {
     pub(crate) is_emptied: AtomicBool,
     /// Free units are held back ([HO1] of `hold.rs`): emptying units would not make one free.
     pub(super) units_are_held: AtomicBool,
-    metadata_reserve_units: AtomicU64,
+    pub(super) metadata_reserve_units: AtomicU64,
     total_units: AtomicU64,
     /// Spare pages that hold copies.
     pub(crate) spare_pages: SparePages,
@@ -291,7 +291,7 @@ impl MemoryAllocator {
     }
 }
 
-fn metadata_reserve_units(geometry: &Geometry) -> u64 {
+pub(super) fn metadata_reserve_units(geometry: &Geometry) -> u64 {
     (geometry.memory_units() / 16).max(1)
 }
 

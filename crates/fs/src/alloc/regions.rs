@@ -44,7 +44,7 @@ impl MemoryAllocator {
                 }
                 return Ok(Step::Taken(address));
             }
-            if need == Need::Move {
+            if need == Need::Move && !self.is_shrinking() {
                 return Ok(Step::Short { waits: false }); // [EU2] of `emptying.rs`
             }
             if let Some(rise) = self.plan_rise(region, state, need) {
@@ -67,7 +67,7 @@ impl MemoryAllocator {
     /// Finds lines, those of units that are being emptied last ([EU1] of `emptying.rs`).
     fn find_for(&self, region: Region, state: &mut RegionState, lines: u64, need: Need) -> Option<LineAddress> {
         let found = self.find(region, state, lines, need);
-        if found.is_some() || need == Need::Move || state.emptying.units.is_empty() {
+        if found.is_some() || need == Need::Move || state.emptying.units.is_empty() || self.is_shrinking() {
             return found;
         }
         self.give_up_emptying(region, state);

@@ -181,12 +181,18 @@ impl SectorAllocator {
 
     /// Whether a unit that is being emptied is not an aligned extent yet.
     pub(crate) fn is_any_left_to_gather(&self) -> bool {
+        if self.is_shrinking() {
+            return self.doomed_left.load(SeqCst) > 0;
+        }
         let is_left = |unit: &u64| self.in_unit(*unit, |space, index| space.is_hidden(index));
         self.scattered.is_any.load(SeqCst) && self.scattered.units.read().iter().any(is_left)
     }
 
     /// Whether what is here is to leave its unit. A unit that became whole meanwhile, and was taken again, is not hidden.
     pub(crate) fn is_gathered(&self, sector: Sector) -> bool {
+        if self.is_shrinking() {
+            return self.doomed_of(sector.number(), self.block_sectors) > 0; // whatever of its block it is
+        }
         let unit = sector.number() / UNIT_PAGES;
         self.scattered.is_any.load(SeqCst)
             && self.scattered.units.read().binary_search(&unit).is_ok()

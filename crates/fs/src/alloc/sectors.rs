@@ -45,7 +45,7 @@ pub(crate) struct SectorAllocator {
     group_count: AtomicUsize,
     pub(super) free: AtomicU64,
     total: AtomicU64,
-    block_sectors: u64,
+    pub(super) block_sectors: u64,
     transient: u64,
     /// Whole blocks of the transient room ([SE1]); they count as free, also in saved maps.
     room: Mutex<Room>,
@@ -53,6 +53,9 @@ pub(crate) struct SectorAllocator {
     /// Sectors that are being discarded ([SE3]).
     discarding: AtomicU64,
     pub(super) scattered: Scattered,
+    /// Sectors from here on are to be left for good, and how many of them somebody has ([DO2] of `shrinking.rs`).
+    pub(super) doomed_from: AtomicU64,
+    pub(super) doomed_left: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -87,6 +90,8 @@ impl SectorAllocator {
             freed: FreedSectors::new(group_count),
             discarding: AtomicU64::new(0),
             scattered: Scattered::default(),
+            doomed_from: AtomicU64::new(u64::MAX),
+            doomed_left: AtomicU64::new(0),
         }
     }
 
@@ -131,7 +136,7 @@ impl SectorAllocator {
     }
 
     /// Uses the parts of a run of sectors in the same way.
-    fn each_part(&self, sector: Sector, count: u64, mut work: impl FnMut(&mut AlignedSpace, u64, u64)) {
+    pub(super) fn each_part(&self, sector: Sector, count: u64, mut work: impl FnMut(&mut AlignedSpace, u64, u64)) {
         self.pools.each_part(sector.number(), count, |space, start, here| self.counted(space, |space| work(space, start, here)));
     }
 
@@ -172,6 +177,7 @@ impl SectorAllocator {
     /// The same for the end of a file, which takes any sectors in a row when nothing else is left.
     fn find_for_end(&self, count: u64) -> Option<Sector> {
         self.find(count, true).or_else(|| {
+            // Doomed sectors count as taken, so it finds none of them.
             let anywhere = |pool| {
                 let found = self.with(pool, |space| space.take_anywhere(count));
                 found.map(|at| Sector::new(self.pools.start_of(pool) + at))
@@ -247,7 +253,7 @@ impl SectorAllocator {
             return Err(full);
         }
         let found = match need {
-            Need::Move => self.find(count, false), // [SX3] of `scattered.rs`
+            Need::Move => self.find(count, self.is_shrinking()), // [SX3] of `scattered.rs`, [DO3] of `shrinking.rs`
             _ if count < self.block_sectors => self.find_for_end(count),
             _ => self.find(count, true),
         };
@@ -368,9 +374,13 @@ impl SectorAllocator {
         }
         let mut taken = true;
         self.each_part(sector, count, |space, start, here| taken &= space.is_taken(start, here));
-        if taken {
-            self.each_part(sector, count, AlignedSpace::clear);
-            self.freed.note(sector, count);
+        let doomed = if taken { self.doomed_of(sector.number(), count) } else { 0 };
+        if doomed > 0 {
+            self.doomed_left.fetch_sub(doomed, SeqCst); // [DO2] of `shrinking.rs`
+        }
+        if taken && doomed < count {
+            self.each_part(sector, count - doomed, AlignedSpace::clear);
+            self.freed.note(sector, count - doomed);
             self.refill_room(sector);
         }
         taken

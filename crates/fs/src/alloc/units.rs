@@ -1,5 +1,7 @@
 //! Units of 2 MiB of the memory zone: the owner of each unit, and which of its lines are taken.
 
+use std::sync::OnceLock;
+
 use tandemfs_device::Growing;
 use tandemfs_format::geometry::Geometry;
 use tandemfs_format::segment::Region;
@@ -7,6 +9,7 @@ use tandemfs_format::{PAGE_LINES, UNIT_LINES};
 
 use super::bits::{Bits, WORDS};
 use super::large_units::LargeUnits;
+use super::shrinking::Doomed;
 use crate::numa::Numa;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -43,6 +46,8 @@ pub(crate) struct UnitMap {
     /// The node of each unit, and the free units of each node; empty with one node.
     nodes: Vec<u8>,
     free_on_nodes: Vec<AtomicU64>,
+    /// Units that are to be left for good ([DO1] of `shrinking.rs`).
+    pub(super) doomed: OnceLock<Doomed>,
     /// Units that became free while they were being emptied.
     pub(super) gathered: AtomicU64,
 }
@@ -66,6 +71,7 @@ impl UnitMap {
             emptied: (0..units).map(|_| AtomicBool::new(false)).collect(),
             emptied_count: AtomicU64::new(0),
             large: None,
+            doomed: OnceLock::new(),
             gathered: AtomicU64::new(0),
         }
     }
@@ -95,8 +101,14 @@ impl UnitMap {
         }
     }
 
+    /// Whether a unit is to be left for good.
+    pub(super) fn is_doomed(&self, unit: u64) -> bool {
+        self.doomed.get().is_some_and(|doomed| doomed.has(unit))
+    }
+
     pub(super) fn set_owner(&self, unit: u64, owner: UnitOwner) {
         let word = match owner {
+            UnitOwner::Free if self.is_doomed(unit) => OWNER_FIXED,
             UnitOwner::Free => OWNER_FREE,
             UnitOwner::Fixed => OWNER_FIXED,
             UnitOwner::Region(region) => OWNER_REGION + u32::from(region.number()) - 1,
