@@ -14,7 +14,7 @@ use tandemfs_crash::{
     ALPHABET, Access, Effort, Explorer, FaultDevice, Harness, MemoryDevice, Model, Operation, Random, Scene, Setting, StuckDevice, Tree,
     check_device, comes_within, content, cut_everywhere, each_state, fill, heard_within, mount_device,
 };
-use tandemfs_device::{BlockPath, BlockRequest, Drive, PersistenceDomain};
+use tandemfs_device::{BlockPath, BlockRequest, Device, Drive, PersistenceDomain};
 use tandemfs_format::inode::file_type;
 use tandemfs_format::journal::{decode, encode};
 use tandemfs_format::superblock::{ChecksumKind, Superblock, Tail};
@@ -1044,8 +1044,8 @@ mutants! {
     attributes_not_marked: AttributesNotMarked by AttributeSpace;
     map_grows_in_place: MapGrowsInPlace by Growth;
     grown_before_maps: GrownBeforeMaps by Growth;
-    sh3_inodes_not_copied: InodesNotCopied by Shrink;
-    sh4_shrunk_unmoved: ShrunkUnmoved by Shrink;
+    sr3_inodes_not_copied: InodesNotCopied by Shrink;
+    sr4_shrunk_unmoved: ShrunkUnmoved by Shrink;
     on3_map_units_not_taken: MapUnitsNotTaken by GrowthInUse;
     on4_grown_unwritten: GrownUnwritten by GrowthInUse;
 }

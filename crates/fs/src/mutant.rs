@@ -347,9 +347,9 @@ pub enum Mutant {
     AttributesNotMarked,
     /// Map pieces grow in place even if the units behind them belong to something else ([RS3]).
     MapGrowsInPlace,
-    /// The superblock has smaller sizes although something lies behind the new ends ([SH4] of `shrinking.rs`).
+    /// The superblock has smaller sizes although something lies behind the new ends ([SR4] of `shrinking.rs`).
     ShrunkUnmoved,
-    /// The segment table names a new unit of inodes before these are there ([SH3]).
+    /// The segment table names a new unit of inodes before these are there ([SR3]).
     InodesNotCopied,
     /// Map pieces of a zone that grows in use lie in units that others get still ([ON3]).
     MapUnitsNotTaken,

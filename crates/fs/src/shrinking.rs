@@ -1,15 +1,15 @@
 //! Shrinking the zones of a file system that is not mounted: what lies behind the new ends moves, then one write changes the sizes.
 //!
-//! [SH1] Only a whole file system shrinks: it is mounted as any mount does it, and of which damaged metadata holds space back, or an object cannot be
+//! [SR1] Only a whole file system shrinks: it is mounted as any mount does it, and of which damaged metadata holds space back, or an object cannot be
 //!       moved, keeps its sizes ([RS1] of `resize.rs`).
-//! [SH2] What lies behind the new ends, or where map pieces shall lie, moves as in a compaction ([CZ2], [GT2]): each object in a transaction of its own,
+//! [SR2] What lies behind the new ends, or where map pieces shall lie, moves as in a compaction ([CZ2], [GT2]): each object in a transaction of its own,
 //!       so a crash leaves it in one of both places, with the old sizes. Repeating the command goes on with what is left.
-//! [SH3] Inodes do not move, since their number is their place; their unit does. When all lines are home, its lines are copied to a free unit and
-//!       sealed for their new addresses. When the copy is durable, one transaction names the new unit in the segment table ([DO4] of
+//! [SR3] Inodes do not move, since their number is their place; their unit does. When all lines are home, its lines are copied to a free unit and
+//!       sealed for their new addresses. When the copy is durable, one transaction names the new unit in the segment table ([DZ4] of
 //!       `alloc/shrinking.rs`). A crash leaves the old unit, or the new one with the same inodes. A damaged line ends it: it would get a checksum.
-//! [SH4] The mount that moved things ends as by a crash. The next one rebuilds the maps from what is on the device. Only if these say that nothing is
+//! [SR4] The mount that moved things ends as by a crash. The next one rebuilds the maps from what is on the device. Only if these say that nothing is
 //!       behind the new ends, the unmount saves the maps for the new sizes, and then writes the superblock with them, as for a growth ([RS4], [RS5]).
-//! [SH5] Whether everything has room is estimated before anything moves. Where that was wrong, for want of room in a row, what has moved stays moved,
+//! [SR5] Whether everything has room is estimated before anything moves. Where that was wrong, for want of room in a row, what has moved stays moved,
 //!       and the sizes stay.
 
 use std::time::Instant;
@@ -36,11 +36,11 @@ const ROUNDS: u32 = 3;
 /// Shrinks the zones of a file system that is not mounted to the sizes that are given. Returns its sizes before and after.
 ///
 /// # Errors
-/// `InvalidArgument` (a size is larger than the zone; damaged metadata), `Geometry`, `DoesNotFit`: the sizes are what they were ([SH5]). Those of
+/// `InvalidArgument` (a size is larger than the zone; damaged metadata), `Geometry`, `DoesNotFit`: the sizes are what they were ([SR5]). Those of
 /// [`FileSystem::mount`] and of the device.
 pub fn shrink(drive: &Drive, sizes: &Growth) -> Result<(Geometry, Geometry)> {
     for round in 0..=ROUNDS {
-        let fs = mounted_whole(drive)?; // [SH1]
+        let fs = mounted_whole(drive)?; // [SR1]
         let before = *fs.volume.geometry;
         let planned = fs.planned_to_shrink(sizes).and_then(|after| {
             let is_clear = fs.is_clear_for(&after) || on(Mutant::ShrunkUnmoved);
@@ -54,7 +54,7 @@ pub fn shrink(drive: &Drive, sizes: &Growth) -> Result<(Geometry, Geometry)> {
             }
         };
         if is_clear {
-            fs.unmount_as(&after)?; // [SH4]
+            fs.unmount_as(&after)?; // [SR4]
             return Ok((before, after));
         }
         if round == ROUNDS {
@@ -63,7 +63,7 @@ pub fn shrink(drive: &Drive, sizes: &Growth) -> Result<(Geometry, Geometry)> {
         }
         let begun = Instant::now();
         let cleared = fs.clear_for(&after);
-        drop(fs); // [SH4]
+        drop(fs); // [SR4]
         tracing::info!(elapsed = ?begun.elapsed(), ok = cleared.is_ok(), "moved what lies behind the new ends");
         if let Err(error) = cleared {
             FileSystem::mount(drive.clone(), &crate::types::MountOptions::default())?.unmount()?;
@@ -120,7 +120,7 @@ impl FileSystem {
         Error::DoesNotFit { device: self.volume.drive.description().name.clone(), zone, wanted }
     }
 
-    /// [SH5]
+    /// [SR5]
     fn check_room_after(&self, after: &Geometry) -> Result<()> {
         let blocks = self.volume.sectors.space();
         let (used, bytes) = (blocks.total_bytes - blocks.free_bytes, after.block_sectors() * SECTOR_BYTES as u64);
@@ -136,7 +136,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Moves what lies behind the new ends ([SH2], [SH3]). Nothing else may be done with this mount afterwards.
+    /// Moves what lies behind the new ends ([SR2], [SR3]). Nothing else may be done with this mount afterwards.
     fn clear_for(&self, after: &Geometry) -> Result<()> {
         let volume = &self.volume;
         volume.checkpoint()?;
@@ -150,7 +150,7 @@ impl FileSystem {
             return Err(self.does_not_fit(zone, wanted));
         }
         volume.give_back_units(Pace::Short)?;
-        volume.checkpoint()?; // all lines are home ([SH3])
+        volume.checkpoint()?; // all lines are home ([SR3])
         for region in Region::ALL {
             for unit in volume.memory.doomed_units_of(region) {
                 let planned = volume.memory.plan_replacement(region, unit);
@@ -160,7 +160,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// [SH3]
+    /// [SR3]
     fn replace_unit(&self, replacement: Replacement) -> Result<()> {
         let copied = match replacement.region {
             Region::Inodes if on(Mutant::InodesNotCopied) => Fenced::nothing_stored(),

@@ -70,7 +70,7 @@ fn scattered(device: &MemoryDevice, files: u64, bytes: usize, keep_one_in: u64) 
         made.push((directory, name));
     }
     for (number, (directory, name)) in made.iter().enumerate() {
-        if number as u64 % keep_one_in > 0 {
+        if !(number as u64).is_multiple_of(keep_one_in) {
             fs.unlink(*directory, name.as_bytes()).expect("removed");
         }
     }

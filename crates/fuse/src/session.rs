@@ -292,6 +292,7 @@ impl Answer for Desk {
 impl Desk {
     /// Grows the zones.
     fn resize(&self, growth: Growth) -> Value {
+        let begun = Instant::now();
         let Grown { before, after, is_memory_left } = match self.fs.grow_zones(&growth) {
             Ok(grown) => grown,
             Err(error) => return json!({ "error": error.to_string() }),
@@ -299,7 +300,7 @@ impl Desk {
         let bytes = |geometry: &Geometry| (geometry.memory_bytes(), geometry.block_sectors() * SECTOR_BYTES as u64);
         let ((memory_before, block_before), (memory, block)) = (bytes(&before), bytes(&after));
         if before != after {
-            tracing::info!(memory_before, memory, block_before, block, "the zones have grown");
+            tracing::info!(memory_before, memory, block_before, block, elapsed = ?begun.elapsed(), "the zones have grown");
         }
         json!({
             "device": self.fs.drive().description().name,

@@ -166,7 +166,7 @@ impl MemoryAllocator {
     /// Nothing of these regions is emptied any more. Notes those with units that did not leave ([EU4]).
     pub(crate) fn end_emptying(&self, regions: &[Region]) {
         if self.is_shrinking() {
-            return; // [DO3] of `shrinking.rs`
+            return; // [DZ3] of `shrinking.rs`
         }
         for region in regions {
             let mut state = self.regions[slot(*region)].lock_waiting();

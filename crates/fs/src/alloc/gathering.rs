@@ -142,7 +142,7 @@ impl MemoryAllocator {
     /// No unit of the data area is emptied any more ([GA1], [GA4]). False if none was.
     pub(crate) fn end_gathering(&self) -> bool {
         if self.is_shrinking() {
-            return false; // [DO3] of `shrinking.rs`
+            return false; // [DZ3] of `shrinking.rs`
         }
         let mut given_up_at = self.gathering.given_up_at.lock();
         let (mut any, mut extents_left) = (false, 0);

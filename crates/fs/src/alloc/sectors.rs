@@ -53,7 +53,7 @@ pub(crate) struct SectorAllocator {
     /// Sectors that are being discarded ([SE3]).
     discarding: AtomicU64,
     pub(super) scattered: Scattered,
-    /// Sectors from here on are to be left for good, and how many of them somebody has ([DO2] of `shrinking.rs`).
+    /// Sectors from here on are to be left for good, and how many of them somebody has ([DZ2] of `shrinking.rs`).
     pub(super) doomed_from: AtomicU64,
     pub(super) doomed_left: AtomicU64,
 }
@@ -253,7 +253,7 @@ impl SectorAllocator {
             return Err(full);
         }
         let found = match need {
-            Need::Move => self.find(count, self.is_shrinking()), // [SX3] of `scattered.rs`, [DO3] of `shrinking.rs`
+            Need::Move => self.find(count, self.is_shrinking()), // [SX3] of `scattered.rs`, [DZ3] of `shrinking.rs`
             _ if count < self.block_sectors => self.find_for_end(count),
             _ => self.find(count, true),
         };
@@ -376,7 +376,7 @@ impl SectorAllocator {
         self.each_part(sector, count, |space, start, here| taken &= space.is_taken(start, here));
         let doomed = if taken { self.doomed_of(sector.number(), count) } else { 0 };
         if doomed > 0 {
-            self.doomed_left.fetch_sub(doomed, SeqCst); // [DO2] of `shrinking.rs`
+            self.doomed_left.fetch_sub(doomed, SeqCst); // [DZ2] of `shrinking.rs`
         }
         if taken && doomed < count {
             self.each_part(sector, count - doomed, AlignedSpace::clear);

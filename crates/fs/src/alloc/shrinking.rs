@@ -1,13 +1,13 @@
 //! Space that a zone is to lose: it is emptied, and given to nobody any more. `compaction/` moves what is in it, `shrinking.rs` of the file system
 //! decides and ends it. The mount ends with it: nothing here goes back.
 //!
-//! [DO1] Of the memory zone whole units are *doomed*: those behind the new end, and those in which the map pieces shall lie. A free one is nobody's from
+//! [DZ1] Of the memory zone whole units are *doomed*: those behind the new end, and those in which the map pieces shall lie. A free one is nobody's from
 //!       then on, and so is one that becomes free. The others are emptied by the ways that there are (`emptying.rs`, `gathering.rs`).
-//! [DO2] Of the block zone sectors are doomed, from the unit on in which the new end is. A free one counts as taken from then on, and one that
+//! [DZ2] Of the block zone sectors are doomed, from the unit on in which the new end is. A free one counts as taken from then on, and one that
 //!       is freed stays so: no block and no transient room gets it, however it is looked for.
-//! [DO3] Moves may do what moves of a compaction may not ([EU2], [GA2], [SX3]): break aligned extents, raise marks, add units. Nobody else needs these
+//! [DZ3] Moves may do what moves of a compaction may not ([EU2], [GA2], [SX3]): break aligned extents, raise marks, add units. Nobody else needs these
 //!       meanwhile. Emptying does not end for want of room: what finds none is refused.
-//! [DO4] An empty unit that cannot leave its region, and one of inodes with what is in it, is replaced by a free unit at the same position: one
+//! [DZ4] An empty unit that cannot leave its region, and one of inodes with what is in it, is replaced by a free unit at the same position: one
 //!       transaction changes the segment table, which splits the segment.
 
 use std::ops::Range;
@@ -26,7 +26,7 @@ use super::unit_pages::UNIT_PAGES;
 use super::units::UnitOwner;
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-/// Doomed units ([DO1]).
+/// Doomed units ([DZ1]).
 #[derive(Debug)]
 pub(super) struct Doomed {
     end: u64,
@@ -39,7 +39,7 @@ impl Doomed {
     }
 }
 
-/// A doomed unit of a region and the one that takes its position ([DO4]).
+/// A doomed unit of a region and the one that takes its position ([DZ4]).
 #[derive(Debug)]
 pub(crate) struct Replacement {
     pub(crate) region: Region,
@@ -60,7 +60,7 @@ impl MemoryAllocator {
         self.map.doomed.get().is_some()
     }
 
-    /// Units that are to be left for these sizes and are not free ([DO1]).
+    /// Units that are to be left for these sizes and are not free ([DZ1]).
     pub(crate) fn units_behind(&self, after: &Geometry) -> Vec<u64> {
         let doomed = Doomed { end: after.memory_units(), map: after.map_units() };
         let is_left = |unit: &u64| doomed.has(*unit) && !matches!(self.map.owner(*unit), UnitOwner::Free | UnitOwner::Fixed);
@@ -73,7 +73,7 @@ impl MemoryAllocator {
             let state = self.regions[slot(region)].lock_waiting();
             let below: u64 = state.units.iter().map(|(_, below)| below).sum();
             match region {
-                Region::Inodes => state.units.len() as u64, // [DO4]
+                Region::Inodes => state.units.len() as u64, // [DZ4]
                 _ => below.saturating_sub(self.region_free[slot(region)].load(SeqCst)).div_ceil(UNIT_LINES),
             }
         });
@@ -119,7 +119,7 @@ impl MemoryAllocator {
         self.regions[slot(region)].lock_waiting().units.iter().map(|(unit, _)| *unit).collect()
     }
 
-    /// Chooses the unit that takes the position of a doomed one ([DO4]). `None` if there is no free unit, or no line of the segment table.
+    /// Chooses the unit that takes the position of a doomed one ([DZ4]). `None` if there is no free unit, or no line of the segment table.
     pub(crate) fn plan_replacement(&self, region: Region, unit: u64) -> Option<Replacement> {
         let state = self.regions[slot(region)].lock_waiting();
         let at = state.segments.iter().position(|(_, old)| (old.start_unit..old.start_unit + old.unit_count).contains(&unit))?;
@@ -189,7 +189,7 @@ impl SectorAllocator {
         is_free
     }
 
-    /// Dooms all sectors of units from the one on in which the new end is ([DO2]).
+    /// Dooms all sectors of units from the one on in which the new end is ([DZ2]).
     pub(crate) fn doom(&self, end: u64) {
         let (start, total) = (end / UNIT_PAGES * UNIT_PAGES, self.total());
         if end >= total {

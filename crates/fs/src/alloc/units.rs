@@ -46,7 +46,7 @@ pub(crate) struct UnitMap {
     /// The node of each unit, and the free units of each node; empty with one node.
     nodes: Vec<u8>,
     free_on_nodes: Vec<AtomicU64>,
-    /// Units that are to be left for good ([DO1] of `shrinking.rs`).
+    /// Units that are to be left for good ([DZ1] of `shrinking.rs`).
     pub(super) doomed: OnceLock<Doomed>,
     /// Units that became free while they were being emptied.
     pub(super) gathered: AtomicU64,

@@ -282,7 +282,7 @@ impl FileSystem {
         Ok(true)
     }
 
-    /// Moves everything out of units and sectors that are doomed ([DO1], [DO2] of `alloc/shrinking.rs`), as long as something moves. Returns how
+    /// Moves everything out of units and sectors that are doomed ([DZ1], [DZ2] of `alloc/shrinking.rs`), as long as something moves. Returns how
     /// many objects are left, or 1 if that is not known.
     pub(crate) fn empty_doomed(&self) -> Result<u64> {
         let work = &self.volume.live.work;
