@@ -293,7 +293,7 @@ fn a_killed_daemon_leaves_the_old_sizes_or_the_new_ones() {
         let mut resize = Command::new(env!("CARGO_BIN_EXE_tandemfs"));
         resize.args(["resize", &at, "--block", "128M"]).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = start(&mut resize).expect("started");
-        std::thread::sleep(Duration::from_micros(round * 2_000));
+        std::thread::sleep(Duration::from_micros(round * 30_000));
         if round % 6 == 5 {
             let _ended = child.kill(); // who asked, not who does it
             child.wait().expect("waited for");

@@ -530,7 +530,7 @@ fn growth() -> Result<(), String> {
 }
 
 fn growth_in_use() -> Result<(), String> {
-    // Map pieces of 600 MiB of blocks have no room behind the rings of this memory zone, and get units in it.
+    // Map pieces of 1200 MiB of blocks have no room behind the rings of this memory zone, and get units in it.
     let setting = Setting { memory_bytes: 44 << 20, ..Setting::small(PersistenceDomain::Gpf, 64 << 10) };
     let mut harness = harness(&setting)?;
     for operation in [Create("a"), Write("a", 3000, 150_000, 1), MakeDirectory("d"), Create("d/b"), Append("d/b", 100, 2)] {
@@ -539,7 +539,7 @@ fn growth_in_use() -> Result<(), String> {
     harness.fs.unmount().map_err(|error| error.to_string())?;
     let mut zones = harness.device.zones();
     let old_blocks = zones.blocks.len() as u64;
-    zones.blocks.resize(600 << 20, 0xdb);
+    zones.blocks.resize(1200 << 20, 0xdb);
     let device = MemoryDevice::from_zones(zones, PersistenceDomain::Gpf).showing(setting.memory_bytes, old_blocks);
     let mount = |device: &MemoryDevice| mount_device(Arc::new(device.clone()), &setting.mount).map_err(|error| error.to_string());
     let fs = mount(&device)?;
@@ -596,17 +596,24 @@ fn shrinking() -> Result<(), String> {
     let fs = mount(&device)?;
     let text = |error: Error| error.to_string();
     let new = NewInode { mode: file_type::REGULAR | 0o600, uid: 0, gid: 0, rdev: 0, target: b"" };
-    // Two units of inodes, behind one of data logs; then blocks behind others that are removed.
+    // Units of inodes between units of long names, of which few are left; then blocks behind others that are removed.
     let make = |name: String| fs.create(InodeNumber::ROOT, name.as_bytes(), &new).map(|made| made.inode).map_err(text);
+    let long = |number: u64| format!("{number:0>240}");
+    let directory = NewInode { mode: file_type::DIRECTORY | 0o700, ..new };
+    let names = fs.create(InodeNumber::ROOT, b"names", &directory).map_err(text)?.inode;
     for number in 0..40_000_u64 {
-        make(format!("{number}"))?;
+        let inode = fs.create(names, long(number).as_bytes(), &new).map_err(text)?.inode;
+        if number % 13_000 == 0 {
+            fs.link(inode, InodeNumber::ROOT, format!("kept {number}").as_bytes()).map_err(text)?;
+        }
     }
     for number in 0..24_u64 {
         fs.write(make(format!("file {number}"))?, 0, &fill(number, 1_000_000), WriteOptions::default()).map_err(text)?;
     }
-    for number in (0..40_000_u64).filter(|number| number % 13_000 > 0) {
-        fs.unlink(InodeNumber::ROOT, format!("{number}").as_bytes()).map_err(text)?;
+    for number in 0..40_000_u64 {
+        fs.unlink(names, long(number).as_bytes()).map_err(text)?;
     }
+    fs.remove_directory(InodeNumber::ROOT, b"names").map_err(text)?;
     for number in (0..24_u64).filter(|number| number % 4 > 0) {
         fs.unlink(InodeNumber::ROOT, format!("file {number}").as_bytes()).map_err(text)?;
     }
@@ -614,7 +621,7 @@ fn shrinking() -> Result<(), String> {
     let expected = Tree::read(&mount(&device.fork())?)?;
     let start = device.fork();
     device.start_recording();
-    let sizes = Growth { memory_bytes: Some(18 << 20), block_bytes: Some(10 << 20) };
+    let sizes = Growth { memory_bytes: Some(20 << 20), block_bytes: Some(10 << 20) };
     shrink(&Drive::new(Arc::new(device.clone())), &sizes).map_err(text)?;
     let look = |device: &MemoryDevice, after_cut| {
         check_device(device, after_cut)?;

@@ -96,8 +96,8 @@ fn each_zone_grows_in_use_and_all_of_it_is_used() {
 /// More map pieces than fit behind the rings: they move to units of their own at the new end, or of the old zone, which nobody gets then.
 #[test]
 fn maps_that_have_no_room_move() {
-    // 44 MiB: the memory zone whose map pieces have the least room behind the rings. 800 MiB of blocks: seven more pieces.
-    for (to, place) in [((200, 16), Some(22)), ((44, 900), None)] {
+    // 44 MiB: the memory zone whose map pieces have the least room behind the rings: for those of 1152 MiB of blocks.
+    for (to, place) in [((200, 16), Some(22)), ((44, 1200), None)] {
         let device = formatted((44, 16), to, PersistenceDomain::Adr);
         let fs = mount(&device);
         let grown = fs.grow_zones(&Growth::default()).expect("grows");
@@ -128,7 +128,7 @@ fn a_power_cut_leaves_the_old_sizes_or_the_new_ones() {
         ((16, 16), (32, 24), Adr, 60, 60),
         ((16, 16), (32, 24), Gpf, 8, 60),
         ((44, 16), (64, 16), Adr, 60, 60),
-        ((44, 16), (44, 900), Gpf, 4, 30),
+        ((44, 16), (44, 1200), Gpf, 4, 30),
     ] {
         let device = formatted(from, to, domain);
         let fs = mount(&device);

@@ -125,36 +125,43 @@ fn each_zone_shrinks_and_every_file_stays() {
     }
 }
 
+/// Makes so many files, of which few stay: those and their inodes. Their names were long ones in a directory that is gone, whose units lie between
+/// those of the inodes.
+fn units_of_inodes(fs: &FileSystem, files: u64) -> Vec<(String, InodeNumber)> {
+    let names = fs.create(InodeNumber::ROOT, b"names", &new(file_type::DIRECTORY)).expect("made").inode;
+    let long = |number: u64| format!("{number:0>240}");
+    let mut kept = Vec::new();
+    for number in 0..files {
+        let inode = fs.create(names, long(number).as_bytes(), &new(file_type::REGULAR)).expect("made").inode;
+        if number % 9000 == 8999 {
+            let name = format!("kept {number}");
+            fs.link(inode, InodeNumber::ROOT, name.as_bytes()).expect("linked");
+            fs.write(inode, 0, &fill(number, 9000), WriteOptions::default()).expect("written");
+            kept.push((name, inode));
+        }
+    }
+    (0..files).for_each(|number| fs.unlink(names, long(number).as_bytes()).expect("removed"));
+    fs.remove_directory(InodeNumber::ROOT, b"names").expect("removed");
+    kept
+}
+
 /// Many units of inodes, of which a few are used: they lie behind the new end, and keep their numbers.
 #[test]
 fn units_of_inodes_move_and_numbers_stay() {
     let device = formatted(128, 64, PersistenceDomain::Adr);
     let fs = mount(&device);
-    let mut kept = Vec::new();
-    for number in 0..90_000_u64 {
-        let name = format!("file {number}");
-        let inode = fs.create(InodeNumber::ROOT, name.as_bytes(), &new(file_type::REGULAR)).expect("made").inode;
-        if number % 15_000 == 14_999 || number == 89_000 {
-            fs.write(inode, 0, &fill(number, 9000), WriteOptions::default()).expect("written");
-            kept.push((name, inode));
-        } else if number >= 1000 {
-            let gone = number - 1000;
-            if gone % 15_000 != 14_999 {
-                fs.unlink(InodeNumber::ROOT, format!("file {gone}").as_bytes()).expect("removed");
-            }
-        }
-    }
-    // The pages of names that are free are used again, so the inodes' units follow each other; all of them are alive by their last inode.
+    let kept = units_of_inodes(&fs, 80_000);
     fs.unmount().expect("unmounts");
     let before = tree(&device);
-    let (_, after) = shrink(&drive(&device), &sizes(Some(24), None)).expect("shrinks");
-    assert_eq!(after.memory_bytes(), 24 * MIB);
+    // Five units of inodes, a fixed one, and one or two of each other kind.
+    let (_, after) = shrink(&drive(&device), &sizes(Some(26), None)).expect("shrinks");
+    assert_eq!(after.memory_bytes(), 26 * MIB);
     let fs = mount(&device.fork());
     for (name, inode) in &kept {
         assert_eq!(fs.lookup(InodeNumber::ROOT, name.as_bytes()).expect("there").inode, *inode);
     }
     is_sound(&device, &before);
-    is_sound(&cut_off(&device, 24, 64), &before);
+    is_sound(&cut_off(&device, 26, 64), &before);
 }
 
 /// Files of the memory zone, at home and in runs, and map pieces in units of their own.
@@ -262,14 +269,8 @@ fn a_power_cut_leaves_the_old_sizes_or_the_new_ones() {
     for (domain, budget) in [(Adr, 4), (Gpf, 1)] {
         let device = formatted(32, 48, domain);
         let fs = mount(&device);
-        // Units of inodes behind the new end: the numbers of the first ones stay in use.
-        for number in 0..40_000_u64 {
-            let name = format!("{number}");
-            fs.create(InodeNumber::ROOT, name.as_bytes(), &new(file_type::REGULAR)).expect("made");
-            if number >= 200 && number % 10_000 != 9_999 {
-                fs.unlink(InodeNumber::ROOT, name.as_bytes()).ok();
-            }
-        }
+        // Units of inodes behind the new end, in which few are left.
+        units_of_inodes(&fs, 40_000);
         for number in 0..60_u64 {
             make(&fs, InodeNumber::ROOT, &format!("file {number}"), number, 200_000).expect("made");
         }
