@@ -55,7 +55,7 @@ pub enum Command {
     Check(CheckArguments),
     /// Copy out what can be read of a device, whatever its state; the device is only read
     Restore(RestoreArguments),
-    /// Grow a file system that is not mounted, and the emulated drive that it is on
+    /// Grow a file system, unmounted or in use, or shrink an unmounted one; also the emulated drive that it is on
     Resize(ResizeArguments),
     /// Give a file system that is not mounted the features of this build that it lacks
     Upgrade(UpgradeArguments),
@@ -471,11 +471,13 @@ pub struct RestoreArguments {
 /// `resize`.
 #[derive(Debug, Args)]
 #[command(after_help = "Without sizes the file system grows to the current sizes of its devices. With one size the other zone keeps its \
-size. Nothing shrinks. An emulated drive without firmware grows in its file; a real pair must have the space already. A power \
-failure leaves the old or the new sizes.")]
+size. An emulated drive without firmware grows in its file; a real pair must have the space already. A smaller size moves what lies behind \
+the new end and then shrinks the zone; what does not fit is refused. A power failure leaves the old or the new sizes. A mount grows while it \
+is in use; what cannot be done in use is refused, with the reason. Its daemon answers root, and the user who mounted.")]
 pub struct ResizeArguments {
-    /// The device, not mounted.
-    pub device: String,
+    /// An unmounted device, or a mount point.
+    #[arg(value_name = "DEVICE|MOUNTPOINT")]
+    pub place: String,
     /// New size of the memory zone.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub memory: Option<u64>,
@@ -994,6 +996,8 @@ mod tests {
             "tandemfs restore memory=/dev/dax0.0,block=/dev/nvme0n1 copy --force",
             "tandemfs resize image --memory 2G --block 32G",
             "tandemfs resize memory=/dev/dax0.0,block=/dev/nvme0n1",
+            "tandemfs resize /mnt --block 32G --json",
+            "tandemfs resize image --block 8G",
             "tandemfs upgrade image --dry-run --json",
             "tandemfs upgrade memory=/dev/dax0.0,block=/dev/nvme0n1 --list",
             "tandemfs label image",

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tandemfs_device::{
     BlockPath, BlockRequest, BytePath, CacheMove, CacheMoves, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware,
-    MappedMemory, MemoryNodes, MemoryRange, MoveDirection, MoveState, MoveTicket, PersistenceDomain, REQUEST_BYTES, TxId,
+    MappedMemory, MemoryNodes, MemoryRange, MoveDirection, MoveState, MoveTicket, PersistenceDomain, REQUEST_BYTES, Replaced, TxId,
 };
 use tandemfs_format::{LINE_BYTES, Line, PAGE_LINES, SECTOR_BYTES, Sector};
 
@@ -158,6 +158,11 @@ struct Image {
 }
 
 impl Image {
+    /// Sizes of both zones.
+    fn bytes(&self) -> (u64, u64) {
+        (self.base.memory.len() as u64, self.base.blocks.len() as u64)
+    }
+
     fn base(&self, zone: Zone) -> &[u8] {
         match zone {
             Zone::Memory => &self.base.memory,
@@ -319,10 +324,14 @@ impl State {
     }
 }
 
+fn described(description: DeviceDescription) -> Arc<Replaced<DeviceDescription>> {
+    Arc::new(Replaced::new(description))
+}
+
 /// The device. Clones share it.
 #[derive(Debug, Clone)]
 pub struct MemoryDevice {
-    description: DeviceDescription,
+    description: Arc<Replaced<DeviceDescription>>,
     mapping_unit: u64,
     state: Arc<Mutex<State>>,
 }
@@ -354,7 +363,7 @@ impl MemoryDevice {
             nodes: MemoryNodes::default(),
         };
         let image = Image { base, pages: Pages::default() };
-        Self { description, mapping_unit: PAGE as u64, state: State::over(image) }
+        Self { description: described(description), mapping_unit: PAGE as u64, state: State::over(image) }
     }
 
     /// A drive of zeros with firmware: overlapping windows, tagged stores, COMMIT and RECOVER.
@@ -369,14 +378,20 @@ impl MemoryDevice {
 
     /// The same device whose last so many bytes of memory are a cache that the host manages.
     pub fn given_cache(mut self, cache_bytes: u64) -> Self {
-        self.description.memory_bytes = self.description.memory_bytes + self.description.cache_bytes - cache_bytes;
-        self.description.cache_bytes = cache_bytes;
+        let memory_bytes = self.description.memory_bytes + self.description.cache_bytes - cache_bytes;
+        self.description = described(DeviceDescription { memory_bytes, cache_bytes, ..DeviceDescription::clone(&self.description) });
+        self
+    }
+
+    /// The same device that shows only so many bytes of its zones, until somebody asks it to grow: then it has become larger meanwhile.
+    pub fn showing(mut self, memory_bytes: u64, block_bytes: u64) -> Self {
+        self.description = described(DeviceDescription { memory_bytes, block_bytes, ..DeviceDescription::clone(&self.description) });
         self
     }
 
     /// The same device with firmware, or without. No transaction may be open.
     pub fn given_firmware(mut self, has_firmware: bool) -> Self {
-        self.description.overlapping = has_firmware;
+        self.description = described(DeviceDescription { overlapping: has_firmware, ..DeviceDescription::clone(&self.description) });
         self
     }
 
@@ -393,7 +408,7 @@ impl MemoryDevice {
             (state.image.clone(), state.tagged.clone())
         };
         let state = Arc::new(Mutex::new(State { image, tagged, moves: Moves::default(), events: None }));
-        Self { description: self.description.clone(), mapping_unit: self.mapping_unit, state }
+        Self { description: described(DeviceDescription::clone(&self.description)), mapping_unit: self.mapping_unit, state }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -541,6 +556,15 @@ impl Device for MemoryDevice {
             return Err(DeviceError::Map { device: self.description.name.clone(), reason });
         }
         Ok(Box::new(RecordedMap { device: self.clone(), ranges: ranges.to_vec(), writable }))
+    }
+
+    fn grow(&self, _memory_bytes: Option<u64>, _block_bytes: Option<u64>) -> Result<(), DeviceError> {
+        if self.description.overlapping || self.description.cache_bytes > 0 {
+            return Ok(());
+        }
+        let (memory_bytes, block_bytes) = self.state().image.bytes();
+        self.description.replace(DeviceDescription { memory_bytes, block_bytes, ..DeviceDescription::clone(&self.description) });
+        Ok(())
     }
 
     fn counts(&self) -> Option<DriveCounts> {

@@ -14,13 +14,14 @@ use tandemfs_crash::{
     ALPHABET, Access, Effort, Explorer, FaultDevice, Harness, MemoryDevice, Model, Operation, Random, Scene, Setting, StuckDevice, Tree,
     check_device, comes_within, content, cut_everywhere, each_state, fill, heard_within, mount_device,
 };
-use tandemfs_device::{BlockPath, BlockRequest, Drive, PersistenceDomain};
+use tandemfs_device::{BlockPath, BlockRequest, Device, Drive, PersistenceDomain};
+use tandemfs_format::inode::file_type;
 use tandemfs_format::journal::{decode, encode};
 use tandemfs_format::superblock::{ChecksumKind, Superblock, Tail};
 use tandemfs_format::{InodeNumber, LineAddress, PairSeed, Sector};
 use tandemfs_fs::inject::end_transaction_numbers_at;
 use tandemfs_fs::mutant::Mutant;
-use tandemfs_fs::{Error, FileSystem, Growth, Promote, RenameMode, WriteOptions, announcing, grow, read_superblock};
+use tandemfs_fs::{Error, FileSystem, Growth, NewInode, Promote, RenameMode, WriteOptions, announcing, grow, read_superblock, shrink};
 
 use Operation::*;
 
@@ -87,6 +88,10 @@ enum Catcher {
     AttributeSpace,
     /// Every cut of a growth whose map pieces move.
     Growth,
+    /// Every cut of a growth in use, and of what goes on in the new space; the map pieces move into the old one.
+    GrowthInUse,
+    /// Every cut of a shrink, for which blocks and a unit of inodes move.
+    Shrink,
     /// Every cut of ranges that are collapsed and inserted.
     Shifts,
     /// The same on a drive with firmware.
@@ -98,7 +103,7 @@ enum Catcher {
 }
 
 impl Catcher {
-    const ALL: [Self; 34] = [
+    const ALL: [Self; 36] = [
         Self::Model,
         Self::Logs,
         Self::FailedFlush,
@@ -129,6 +134,8 @@ impl Catcher {
         Self::FirmwareAttributes,
         Self::AttributeSpace,
         Self::Growth,
+        Self::GrowthInUse,
+        Self::Shrink,
         Self::Shifts,
         Self::Discards,
         Self::FirmwareShifts,
@@ -179,6 +186,8 @@ impl Catcher {
             Self::FirmwareAttributes => attribute_cuts(&Setting::small(PersistenceDomain::Adr, 64 << 10).with_firmware()),
             Self::AttributeSpace => attribute_space(),
             Self::Growth => growth(),
+            Self::GrowthInUse => growth_in_use(),
+            Self::Shrink => shrinking(),
             Self::Discards => discards(),
             Self::Mounts => mounts(),
             Self::Shifts => shifts(&Setting::small(PersistenceDomain::Adr, 4 << 10)),
@@ -518,6 +527,114 @@ fn growth() -> Result<(), String> {
         }
     });
     result.and_then(|()| look(&device, false))
+}
+
+fn growth_in_use() -> Result<(), String> {
+    // Map pieces of 1200 MiB of blocks have no room behind the rings of this memory zone, and get units in it.
+    let setting = Setting { memory_bytes: 44 << 20, ..Setting::small(PersistenceDomain::Gpf, 64 << 10) };
+    let mut harness = harness(&setting)?;
+    for operation in [Create("a"), Write("a", 3000, 150_000, 1), MakeDirectory("d"), Create("d/b"), Append("d/b", 100, 2)] {
+        harness.apply(&operation)?;
+    }
+    harness.fs.unmount().map_err(|error| error.to_string())?;
+    let mut zones = harness.device.zones();
+    let old_blocks = zones.blocks.len() as u64;
+    zones.blocks.resize(1200 << 20, 0xdb);
+    let device = MemoryDevice::from_zones(zones, PersistenceDomain::Gpf).showing(setting.memory_bytes, old_blocks);
+    let mount = |device: &MemoryDevice| mount_device(Arc::new(device.clone()), &setting.mount).map_err(|error| error.to_string());
+    let fs = mount(&device)?;
+    let text = |error: Error| error.to_string();
+    let new = NewInode { mode: file_type::REGULAR | 0o600, uid: 0, gid: 0, rdev: 0, target: b"" };
+    let large = fs.create(InodeNumber::ROOT, b"large", &new).map_err(text)?.inode;
+    let mut size = 0;
+    while fs.write(large, size, &fill(size, 64 << 10), WriteOptions::default()).is_ok() {
+        size += 64 << 10;
+    }
+    fs.checkpoint().map_err(text)?;
+    let start = device.fork();
+    let mut trees = vec![Tree::read(&fs)?];
+    device.start_recording();
+    let grown = fs.grow_zones(&Growth::default()).map_err(text)?;
+    if grown.after.map_unit() == 0 {
+        return Err("the map pieces have room where they are: the test shows nothing".into());
+    }
+    device.mark(0);
+    fs.write(large, size, &fill(1, 64 << 10), WriteOptions::default()).map_err(text)?;
+    trees.push(Tree::read(&fs)?);
+    let events = device.stop_recording();
+    // Names and data logs in all units that are left: the unmount finds none of them where its map pieces go.
+    for number in 0..3000_u64 {
+        let Ok(made) = fs.create(InodeNumber::ROOT, format!("small {number}").as_bytes(), &new) else { break };
+        if fs.write(made.inode, 0, &fill(number, 3000), WriteOptions::default()).is_err() {
+            break;
+        }
+    }
+    let whole = Tree::read(&fs)?;
+    fs.unmount().map_err(text)?;
+    let look = |device: &MemoryDevice, trees: &[Tree], after_cut| {
+        check_device(device, after_cut)?;
+        let tree = Tree::read(&mount(device)?)?;
+        match trees.iter().any(|known| tree.difference(known).is_none()) {
+            true => Ok(()),
+            false => Err(format!("{:?}", tree.difference(&trees[0]).map(|difference| difference.to_string()))),
+        }
+    };
+    let mut result = look(&device, &[whole], false);
+    each_state(&start, &events, 0, 1, &mut Random::new(1), &mut |_, state| {
+        if result.is_ok() {
+            result = state.device.grow(None, None).map_err(|error| error.to_string()).and_then(|()| look(&state.device, &trees, true));
+        }
+    });
+    result
+}
+
+fn shrinking() -> Result<(), String> {
+    let mut setting = Setting { memory_bytes: 32 << 20, block_zone_bytes: 32 << 20, ..Setting::small(PersistenceDomain::Gpf, 64 << 10) };
+    setting.mount.memory_bytes = 64 << 20;
+    let device = setting.format();
+    let mount = |device: &MemoryDevice| mount_device(Arc::new(device.clone()), &setting.mount).map_err(|error| error.to_string());
+    let fs = mount(&device)?;
+    let text = |error: Error| error.to_string();
+    let new = NewInode { mode: file_type::REGULAR | 0o600, uid: 0, gid: 0, rdev: 0, target: b"" };
+    // Units of inodes between units of long names, of which few are left; then blocks behind others that are removed.
+    let make = |name: String| fs.create(InodeNumber::ROOT, name.as_bytes(), &new).map(|made| made.inode).map_err(text);
+    let long = |number: u64| format!("{number:0>240}");
+    let directory = NewInode { mode: file_type::DIRECTORY | 0o700, ..new };
+    let names = fs.create(InodeNumber::ROOT, b"names", &directory).map_err(text)?.inode;
+    for number in 0..40_000_u64 {
+        let inode = fs.create(names, long(number).as_bytes(), &new).map_err(text)?.inode;
+        if number % 13_000 == 0 {
+            fs.link(inode, InodeNumber::ROOT, format!("kept {number}").as_bytes()).map_err(text)?;
+        }
+    }
+    for number in 0..24_u64 {
+        fs.write(make(format!("file {number}"))?, 0, &fill(number, 1_000_000), WriteOptions::default()).map_err(text)?;
+    }
+    for number in 0..40_000_u64 {
+        fs.unlink(names, long(number).as_bytes()).map_err(text)?;
+    }
+    fs.remove_directory(InodeNumber::ROOT, b"names").map_err(text)?;
+    for number in (0..24_u64).filter(|number| number % 4 > 0) {
+        fs.unlink(InodeNumber::ROOT, format!("file {number}").as_bytes()).map_err(text)?;
+    }
+    fs.unmount().map_err(text)?;
+    let expected = Tree::read(&mount(&device.fork())?)?;
+    let start = device.fork();
+    device.start_recording();
+    let sizes = Growth { memory_bytes: Some(20 << 20), block_bytes: Some(10 << 20) };
+    shrink(&Drive::new(Arc::new(device.clone())), &sizes).map_err(text)?;
+    let look = |device: &MemoryDevice, after_cut| {
+        check_device(device, after_cut)?;
+        Tree::read(&mount(device)?)?.difference(&expected).map_or(Ok(()), |difference| Err(difference.to_string()))
+    };
+    let events = device.stop_recording();
+    let mut result = look(&device, false);
+    each_state(&start, &events, 0, 1, &mut Random::new(1), &mut |_, state| {
+        if result.is_ok() {
+            result = look(&state.device, true);
+        }
+    });
+    result
 }
 
 fn mounts() -> Result<(), String> {
@@ -934,4 +1051,8 @@ mutants! {
     attributes_not_marked: AttributesNotMarked by AttributeSpace;
     map_grows_in_place: MapGrowsInPlace by Growth;
     grown_before_maps: GrownBeforeMaps by Growth;
+    sr3_inodes_not_copied: InodesNotCopied by Shrink;
+    sr4_shrunk_unmoved: ShrunkUnmoved by Shrink;
+    on3_map_units_not_taken: MapUnitsNotTaken by GrowthInUse;
+    on4_grown_unwritten: GrownUnwritten by GrowthInUse;
 }

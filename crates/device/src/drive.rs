@@ -350,6 +350,14 @@ impl Drive {
         self.device.is_zone_held()
     }
 
+    /// Takes into use what the device has become larger by. See [`Device::grow`].
+    ///
+    /// # Errors
+    /// Those of [`Device::grow`].
+    pub fn grow(&self, memory_bytes: Option<u64>, block_bytes: Option<u64>) -> Result<(), DeviceError> {
+        self.device.grow(memory_bytes, block_bytes)
+    }
+
     /// Lines that somebody may have stored through mapped ranges: they are to be flushed as if this drive had stored them.
     pub fn mapped_lines(&self, address: LineAddress, bytes: u64) -> Lines<Dirty> {
         Lines { offset: address.offset_bytes(), length: bytes, state: PhantomData }

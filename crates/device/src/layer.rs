@@ -190,6 +190,10 @@ impl<L: Layer> Device for L {
         self.below().is_zone_held()
     }
 
+    fn grow(&self, memory_bytes: Option<u64>, block_bytes: Option<u64>) -> Result<(), DeviceError> {
+        self.below().grow(memory_bytes, block_bytes)
+    }
+
     fn virtual_time(&self) -> Option<&dyn VirtualTime> {
         self.below().virtual_time()
     }

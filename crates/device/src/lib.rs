@@ -52,6 +52,7 @@ mod drive;
 mod error;
 mod firmware;
 mod flush_group;
+mod growing;
 mod host_heap;
 mod latency;
 mod layer;
@@ -78,6 +79,7 @@ pub use domain::PersistenceDomain;
 pub use drive::{Committed, Dirty, Drive, Fenced, Flushed, InFlight, Lines, Written};
 pub use error::DeviceError;
 pub use firmware::{DriveCounts, DriveRecovery, Firmware, FirmwareCounts, FlashCounts, FlashWear, TxId};
+pub use growing::{Growing, Replaced};
 pub use host_heap::give_back_free_heap;
 pub use latency::{BYTE_PATH_SAMPLED_1_IN, KindTimes, LATENCY_SAMPLED_1_IN, Latencies, LatencyCounts};
 pub use layer::Layer;
@@ -148,6 +150,15 @@ pub trait Device: Send + Sync {
     /// Whether anybody has the memory zone for stores ([SZ2]). False where locks cannot be asked for: then nobody got one.
     fn is_zone_held(&self) -> bool {
         false
+    }
+    /// Takes into use what the device has become larger by. A device that has its sizes from nobody else becomes at least so large as asked, in
+    /// bytes of the memory zone and of the range of block commands. [`description`](Self::description) says from then on what came of it, which
+    /// may be less; accesses go on. Nothing shrinks, and nothing that was there moves.
+    ///
+    /// # Errors
+    /// [`DeviceError::Open`] with one sentence where the device cannot do so in use; what the host refuses. Nothing was changed then.
+    fn grow(&self, _memory_bytes: Option<u64>, _block_bytes: Option<u64>) -> Result<(), DeviceError> {
+        Ok(())
     }
     /// The clocks of a drive in virtual time.
     fn virtual_time(&self) -> Option<&dyn VirtualTime> {

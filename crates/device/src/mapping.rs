@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::io;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
@@ -43,8 +44,9 @@ pub struct Mapping {
     length: u64,
     read_only: bool,
     synchronous: bool,
-    /// Where a flush first failed. A flush cannot return an error, so the next load or store returns it.
-    flush_failed_at: AtomicU64,
+    /// Where a flush first failed. A flush cannot return an error, so the next load or store returns it. One for all that follow each other
+    /// ([`Mapping::larger`]).
+    flush_failed_at: Arc<AtomicU64>,
 }
 
 // SAFETY: the mapping is shared memory that lives until drop. It is accessed only through copies in assembly (volatile accesses elsewhere),
@@ -84,8 +86,24 @@ impl Mapping {
             length: options.length,
             read_only: options.read_only,
             synchronous: synchronous_start.is_some(),
-            flush_failed_at: AtomicU64::new(NOWHERE),
+            flush_failed_at: Arc::new(AtomicU64::new(NOWHERE)),
         })
+    }
+
+    /// A larger one of the same file from the same place on, for a file that has grown; this one stays. A flush that failed by one of them has
+    /// failed by both.
+    ///
+    /// # Errors
+    /// What the kernel refuses; `Unsupported` where it does not grant MAP_SYNC again.
+    pub fn larger(&self, file: &File, length: u64, not_inherited: bool) -> io::Result<Self> {
+        let options =
+            MappingOptions { offset: self.file_offset, length, read_only: self.read_only, synchronous: self.synchronous, not_inherited };
+        let mut larger = Self::new(&self.name, file, options)?;
+        if larger.synchronous != self.synchronous {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        larger.flush_failed_at = Arc::clone(&self.flush_failed_at);
+        Ok(larger)
     }
 
     /// Maps ranges of it once more, one behind the other, from the file that it was made of. `unit` is the granule of that file's mappings.

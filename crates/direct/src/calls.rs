@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use tandemfs_device::{SharedBytes, Sink, Source};
 use tandemfs_format::inode::Timestamp;
-use tandemfs_fs::{Error, Noted, may_wait};
+use tandemfs_fs::{Error, LentExtent, Noted, may_wait};
 use tandemfs_protocol::{
     Crossed, EntryWriter, Handle, LENT_TAIL_BYTES, LENT_WINDOW_BYTES, LentRange, LentTail, Listed, Operation, Outcome, Place, Space,
     StoreLease, Subject as Named, TAIL_LENGTH_BITS, TEXT_BYTES_MAX, TRANSFER_BYTES_MAX, Text, TimeToSet as TimeGiven, Unless, Whence, Why,
@@ -186,6 +186,10 @@ impl Meant<'_> {
 
 fn value(value: u64) -> Answer {
     Answer { value, ..Answer::default() }
+}
+
+fn range(extent: &LentExtent) -> LentRange {
+    LentRange { file_offset: extent.file_offset, zone_offset: extent.device_offset, bytes: extent.bytes }
 }
 
 fn with_attributes(attributes: &tandemfs_fs::Attributes) -> Answer {
@@ -510,12 +514,13 @@ impl Call<'_> {
             return Err(Errno::NOSYS.into()); // [LND2]
         }
         let extents = self.vfs.lend(&*self.file(handle)?, offset)?;
-        let ranges = extents.iter().map(|extent| LentRange {
-            file_offset: extent.file_offset,
-            zone_offset: extent.device_offset,
-            bytes: extent.bytes,
-        });
+        let ranges = extents.iter().map(range).filter(|range| self.knows(range));
         self.put(into, &LentRange::encode(ranges, transfer(into)?))
+    }
+
+    /// Whether a range lies in the zone as the client was told of it ([LND4]).
+    fn knows(&self, range: &LentRange) -> bool {
+        range.zone_offset.checked_add(range.bytes).is_some_and(|end| end <= self.client.zone_bytes)
     }
 
     /// ENOSYS for a client that stores nothing ([LNS1] of `lent_stores.rs`).
@@ -527,12 +532,8 @@ impl Call<'_> {
         let (storing, room) = (self.storing()?, transfer(into)?);
         let lent = storing.lend(self.vfs, process, (&self.client.handles, handle), Part::Around(offset))?;
         let Some((token, lease)) = lent else { return Ok(Answer::default()) };
-        let ranges = lease.extents().iter().map(|extent| LentRange {
-            file_offset: extent.file_offset,
-            zone_offset: extent.device_offset,
-            bytes: extent.bytes,
-        });
-        // What has no room in the list is lent, and not stored to.
+        let ranges = lease.extents().iter().map(range).filter(|range| self.knows(range));
+        // What has no room in the list, or lies where the client does not see it, is lent, and not stored to.
         let answer = self.put(into, &LentRange::encode(ranges, room))?;
         Ok(Answer { further: StoreLease(token).encode(), ..answer })
     }
@@ -545,7 +546,11 @@ impl Call<'_> {
         let lent = storing.lend(self.vfs, process, (&self.client.handles, handle), Part::Tail)?;
         let Some((token, lease)) = lent else { return Ok(Answer::default()) };
         let (Some(room), Some(last)) = (lease.room(), lease.extents().last()) else { return Ok(Answer::default()) };
-        let last = LentRange { file_offset: last.file_offset, zone_offset: last.device_offset, bytes: last.bytes };
+        let last = range(last);
+        if !self.knows(&LentRange { bytes: last.bytes.saturating_add(room.bytes()), ..last }) {
+            storing.give_back(token)?;
+            return Ok(Answer::default());
+        }
         let tail = LentTail { last, room_bytes: room.bytes(), word_offset: room.word_offset(), word: room.word(0) };
         let answer = self.put(into, &tail.encode())?;
         Ok(Answer { further: StoreLease(token).encode(), ..answer })
@@ -575,6 +580,9 @@ impl Call<'_> {
             .iter()
             .map(|extent| LentRange { file_offset: extent.file_offset, zone_offset: extent.device_offset, bytes: extent.bytes })
             .collect();
+        if !ranges.iter().all(|range| self.knows(range)) {
+            return Err(Errno::OPNOTSUPP.into());
+        }
         let bytes = LentRange::encode_mapped(&ranges, transfer(into)?).ok_or(Errno::NOMEM)?;
         let answer = self.put(into, &bytes)?; // before anybody may store
         let number = match for_stores {

@@ -36,6 +36,8 @@ pub(crate) struct Client {
     pub(crate) sending: Sending,
     /// It has got the memory zone for loads ([LND1]).
     pub(crate) has_zone: bool,
+    /// Bytes of the zone that it was told of, which may be larger by now: nothing behind them is lent to it ([LND4]).
+    pub(crate) zone_bytes: u64,
     /// What it needs to store by itself ([LNS1]).
     pub(crate) storing: Option<Storing>,
     /// Bytes of its arena, which count until the last request of it is answered.
@@ -83,6 +85,7 @@ impl Client {
             knows_versions: shared.versions.is_some(),
             sending,
             has_zone: false,
+            zone_bytes: u64::MAX,
             storing: None,
             arena_bytes,
             lent_bytes_min: shared.limits.lent_bytes_min,

@@ -294,6 +294,8 @@ impl Reception {
             & !served(Number::MapForStores, hold.is_some() && self.may_store(&identity));
         let mut client = Client::new((peer, identity), sending, (Arc::clone(&arena), sizes.data_bytes), rules, hold, &self.shared);
         client.has_zone = zone.is_some();
+        let told = zone.as_ref().map(LentZone::length).into_iter().chain(store_zone.as_ref().map(StoreZone::length));
+        client.zone_bytes = told.min().unwrap_or(u64::MAX);
         client.storing = storing;
         self.shared.vfs.file_system().introduce_caller(client.peer.pid.cast_unsigned());
         let client = Arc::new(client);

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
@@ -16,8 +17,8 @@ pub(crate) struct BlockRegion {
     pub(crate) file: File,
     /// Where the region starts in the file, in bytes.
     pub(crate) start: u64,
-    /// Size in bytes.
-    pub(crate) length: u64,
+    /// Size in bytes; it grows.
+    pub(crate) length: AtomicU64,
     pub(crate) read_only: bool,
 }
 
@@ -55,8 +56,9 @@ impl BlockRegion {
 
     fn offset(&self, operation: &'static str, sector: Sector, length: u64) -> Result<u64, DeviceError> {
         let offset = sector.number().saturating_mul(SECTOR_BYTES as u64);
-        if offset.checked_add(length).is_none_or(|end| end > self.length) {
-            return Err(DeviceError::OutOfRange { device: self.name.clone(), offset, length, size: self.length });
+        if offset.checked_add(length).is_none_or(|end| end > self.length.load(Acquire)) {
+            let size = self.length.load(Acquire);
+            return Err(DeviceError::OutOfRange { device: self.name.clone(), offset, length, size });
         }
         if !length.is_multiple_of(SECTOR_BYTES as u64) {
             return Err(self.failed(operation, offset, length, io::ErrorKind::InvalidInput.into()));

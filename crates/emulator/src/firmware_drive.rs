@@ -16,6 +16,7 @@ use tandemfs_format::{LINE_BYTES, SECTOR_BYTES, Sector};
 
 use crate::batch;
 use crate::controller::{Condition, Controller};
+use crate::grow::refuse_firmware;
 use crate::medium::{FLASH_PAGE_BYTES, Medium};
 use crate::mutant::{Mutant, on};
 use crate::timing::Time;
@@ -168,6 +169,10 @@ impl<M: Medium> Device for FirmwareDrive<M> {
 
     fn firmware(&self) -> Option<&dyn Firmware> {
         self.has_transactions.then_some(self as &dyn Firmware)
+    }
+
+    fn grow(&self, memory_bytes: Option<u64>, block_bytes: Option<u64>) -> Result<(), DeviceError> {
+        refuse_firmware(&self.description, memory_bytes, block_bytes)
     }
 
     fn counts(&self) -> Option<DriveCounts> {

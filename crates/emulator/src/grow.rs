@@ -1,6 +1,7 @@
-//! Grows an emulated drive without firmware in its file, while no process has it open.
+//! Grows an emulated drive without firmware in its file: while no process has it open, or by the process that has it ([GR6]). And makes one
+//! smaller ([GR7]).
 //!
-//! [GR1] Nothing shrinks. A drive with firmware cannot grow, because its flash was made for its size.
+//! [GR1] Nothing shrinks unless that is what is asked for. A drive with firmware cannot grow, because its flash was made for its size.
 //! [GR2] The block region stays in place and grows at its end. The memory region grows at its end if nothing lies behind it; otherwise it
 //!       is copied behind everything, because it is the smaller region.
 //! [GR3] Before the header changes, no reader uses the new places, and no byte of the old places is written: the file is extended, space
@@ -8,6 +9,10 @@
 //! [GR4] One write of the header's first page makes the change; its copy follows. The fields that differ lie in its first 512 B, which a disk
 //!       writes atomically.
 //! [GR5] Then space that no region uses is returned to the host. If the process dies before that, the next growth returns it.
+//! [GR6] In use a region grows at its end alone, or not at all: it cannot be copied while it is stored to. The header is durable before anybody
+//!       hears of the new size, since a file system that is larger than its drive is refused.
+//! [GR7] A region shrinks at its end, and nothing moves. The header has the smaller sizes before their space is returned to the host ([GR4], [GR5]).
+//!       What was there is gone: whoever asks has made the file system smaller before.
 
 use std::fs::File;
 use std::io;
@@ -15,13 +20,26 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::{FallocateFlags, fallocate};
-use tandemfs_device::DeviceError;
+use tandemfs_device::{DeviceDescription, DeviceError};
 use tandemfs_format::UNIT_BYTES;
 use tandemfs_format::size::size;
 
 use crate::header::{ImageInfo, MEMORY_OFFSET, Places};
+use crate::header_copy::read_header;
 use crate::header_copy::write_header;
 use crate::image_file::{OpenImage, OpenOptions, refused, reserve};
+
+/// Why a drive with firmware does not grow.
+const FIRMWARE: &str = "firmware, whose flash has the size that it was made with; make a larger drive and copy the files";
+
+/// Refuses a growth in use of a drive with firmware ([GR1]).
+pub(crate) fn refuse_firmware(now: &DeviceDescription, memory_bytes: Option<u64>, block_bytes: Option<u64>) -> Result<(), DeviceError> {
+    let grows = |wanted: Option<u64>, has: u64| wanted.is_some_and(|wanted| wanted > has);
+    match grows(memory_bytes, now.memory_bytes) || grows(block_bytes, now.block_bytes) {
+        true => Err(DeviceError::Firmware { device: now.name.clone(), command: "growing", reason: format!("it has {FIRMWARE}") }),
+        false => Ok(()),
+    }
+}
 
 /// Bytes that are copied at once.
 const COPY_BYTES: usize = 1 << 20;
@@ -45,6 +63,47 @@ pub fn grow(path: &Path, memory_bytes: Option<u64>, block_bytes: Option<u64>) ->
     grow_until(path, memory_bytes, block_bytes, &mut |_| true)
 }
 
+/// Makes the regions of an image smaller ([GR7]); a size that is not given stays, and one that is larger is none. Returns what it was and what it
+/// is. A drive with firmware stays as it is.
+///
+/// Errors: as [`grow`].
+pub fn shrink(path: &Path, memory_bytes: Option<u64>, block_bytes: Option<u64>) -> Result<(ImageInfo, ImageInfo), DeviceError> {
+    let OpenImage { file, info: before, .. } = OpenImage::open(path, &OpenOptions::default())?;
+    let smaller = |wanted: Option<u64>, has: u64| wanted.map_or(has, |wanted| wanted.min(has));
+    let (memory_bytes, block_bytes) = (smaller(memory_bytes, before.memory_bytes), smaller(block_bytes, before.block_bytes));
+    let mut after = ImageInfo { memory_bytes, block_bytes, ..before.clone() };
+    if before.firmware.is_some() || after == before {
+        return Ok((before.clone(), before));
+    }
+    ImageInfo::check_sizes(memory_bytes, block_bytes).map_err(|reason| refused(path, reason))?;
+    let places = Places { memory: before.memory_offset(), blocks: before.block_offset() };
+    after.places = Some(places).filter(|places| *places != Places::usual(memory_bytes));
+    let written = write_header(&file, &after); // [GR4]
+    written.map_err(|error| refused(path, format!("cannot write the header: {error}")))?;
+    let _ = file.set_len(after.file_bytes()); // [GR5]
+    give_back(&file, &after);
+    Ok((before, after))
+}
+
+/// The same for a drive that this process has open and locked ([GR6]). What is smaller than the drive stays as it is. Returns what it is.
+pub(crate) fn grow_in_use(file: &File, path: &Path, memory_bytes: Option<u64>, block_bytes: Option<u64>) -> Result<ImageInfo, DeviceError> {
+    let (before, _) = read_header(path, file)?;
+    let at_least = |wanted: Option<u64>, has: u64| wanted.filter(|wanted| *wanted > has);
+    let (memory, block) = (at_least(memory_bytes, before.memory_bytes), at_least(block_bytes, before.block_bytes));
+    let after = planned(&before, memory, block).map_err(|reason| refused(path, reason))?;
+    if after == before {
+        return Ok(before);
+    }
+    let has_moved =
+        after.memory_offset() != before.memory_offset() || before.block_bytes > 0 && after.block_offset() != before.block_offset();
+    if has_moved {
+        let region = if memory.is_some() { "memory" } else { "block" };
+        return Err(refused(path, format!("has no room behind its {region} region, so that one cannot grow in use")));
+    }
+    extend(file, path, &before, &after, &mut |_| true)?;
+    Ok(after)
+}
+
 fn grow_until(
     path: &Path,
     memory_bytes: Option<u64>,
@@ -56,14 +115,27 @@ fn grow_until(
     if after == before {
         return Ok((before, after));
     }
+    let is_done = extend(&file, path, &before, &after, go_on)?;
+    let after = if is_done { after } else { before.clone() };
+    Ok((before, after))
+}
+
+/// Makes a drive what was planned. False where a test ended it before that.
+fn extend(
+    file: &File,
+    path: &Path,
+    before: &ImageInfo,
+    after: &ImageInfo,
+    go_on: &mut dyn FnMut(Step) -> bool,
+) -> Result<bool, DeviceError> {
     let old_bytes = file.metadata().map_err(|error| refused(path, format!("cannot be examined: {error}")))?.len();
-    match prepare(&file, &before, &after, old_bytes, go_on) {
+    match prepare(file, before, after, old_bytes, go_on) {
         Ok(true) => {}
-        Ok(false) => return Ok((before.clone(), before)),
+        Ok(false) => return Ok(false),
         Err(error) => {
             // No reader has used it; if the host cannot free it, it stays for the next growth.
             let _ = file.set_len(old_bytes);
-            give_back(&file, &before);
+            give_back(file, before);
             let why = match error.kind() {
                 io::ErrorKind::StorageFull => "the host's disk has no room for the larger memory region".to_owned(),
                 _ => format!("the host's file system takes no larger file: {error}"),
@@ -71,14 +143,14 @@ fn grow_until(
             return Err(refused(path, format!("cannot grow: {why}; nothing was changed")));
         }
     }
-    let written = write_header(&file, &after); // [GR4]
+    let written = write_header(file, after); // [GR4]
     written.map_err(|error| refused(path, format!("cannot write the header: {error}")))?;
     if go_on(Step::HeaderWritten) {
-        give_back(&file, &after);
-        give_back_grown_over(&file, &before, &after);
+        give_back(file, after);
+        give_back_grown_over(file, before, after);
         go_on(Step::GivenBack);
     }
-    Ok((before, after))
+    Ok(true)
 }
 
 /// Computes the new regions ([GR1], [GR2]).
@@ -97,9 +169,7 @@ fn planned(before: &ImageInfo, memory_bytes: Option<u64>, block_bytes: Option<u6
         return Ok(after);
     }
     if before.firmware.is_some() {
-        return Err(
-            "is a drive with firmware, whose flash has the size that it was made with; make a larger drive and copy the files".into()
-        );
+        return Err(format!("is a drive with {FIRMWARE}"));
     }
     ImageInfo::check_sizes(after.memory_bytes, after.block_bytes)?;
     let memory = before.memory_offset();
@@ -249,6 +319,28 @@ mod tests {
         look(&path, 40, 0);
         mark(&path, 40, 8);
         look(&path, 40, 8);
+    }
+
+    #[test]
+    fn a_drive_that_shrinks_keeps_what_it_has_and_gives_its_space_back() {
+        let (_directory, path) = image();
+        grow(&path, Some(24 * MIB), Some(12 * MIB)).expect("grown");
+        mark(&path, 24, 12);
+        for (memory, blocks) in [(None, Some(7)), (Some(20), None), (Some(18), Some(5))] {
+            let (before, after) = shrink(&path, memory.map(|size| size * MIB), blocks.map(|size| size * MIB)).expect("shrunk");
+            let (memory, blocks) = (memory.unwrap_or(before.memory_bytes / MIB), blocks.unwrap_or(before.block_bytes / MIB));
+            assert_eq!((after.memory_bytes, after.block_bytes), (memory * MIB, blocks * MIB));
+            assert_eq!(info(&path).expect("an image"), after);
+            look(&path, memory, blocks);
+        }
+        let taken = fs::metadata(&path).expect("there").blocks() * 512;
+        assert!(taken < (18 + 5 + 1) * MIB, "{taken} B");
+        let (before, after) = shrink(&path, Some(30 * MIB), Some(8 * MIB)).expect("nothing to do");
+        assert_eq!(before, after);
+        grow(&path, Some(24 * MIB), Some(12 * MIB)).expect("grown");
+        look(&path, 18, 5);
+        mark(&path, 24, 12);
+        look(&path, 24, 12);
     }
 
     /// A growth interrupted anywhere leaves the old drive or the new one with all its contents, and the next growth continues.

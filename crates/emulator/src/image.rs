@@ -5,23 +5,25 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::atomic::Ordering::Release;
 
 use tandemfs_device::{
-    BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, LentZone, MappedMemory, Mapping, MemoryRange, StoreZone,
-    VirtualTime, ZoneHold, is_zone_held,
+    BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, LentZone, MappedMemory, Mapping, MemoryRange, Replaced,
+    StoreZone, VirtualTime, ZoneHold, is_zone_held,
 };
 use tandemfs_format::{PAGE_BYTES, Sector};
 
 use crate::batch;
 use crate::block_region::BlockRegion;
+use crate::grow;
 use crate::image_file::{OpenImage, OpenOptions, refused};
 use crate::timing::{Clock, Direction, Time};
 
 /// An open emulated drive.
 #[derive(Debug)]
 pub struct ImageDevice {
-    description: DeviceDescription,
-    memory: Mapping,
+    description: Replaced<DeviceDescription>,
+    memory: Replaced<Mapping>,
     /// Keeps the file open and thereby locked ([EM3]).
     ///
     /// [EM3]: crate
@@ -45,10 +47,10 @@ impl ImageDevice {
 
     /// The drive of an image that was opened.
     pub(crate) fn of(image: OpenImage, options: &OpenOptions) -> Result<Self, DeviceError> {
-        let memory = image.map(options.read_only)?;
-        let description = image.describe(options)?;
+        let memory = Replaced::new(image.map(options.read_only)?);
+        let description = Replaced::new(image.describe(options)?);
         let OpenImage { file, info, name } = image;
-        let blocks = BlockRegion { name, file, start: info.block_offset(), length: info.block_bytes, read_only: options.read_only };
+        let blocks = BlockRegion { name, file, start: info.block_offset(), length: info.block_bytes.into(), read_only: options.read_only };
         let time = || Time::new(options.virtual_time);
         let clock = info.timing.filter(|_| options.timing).map(|timing| Clock::new(timing, info.line_latency, time()));
         let byte_path_is_timed = info.media.is_none();
@@ -103,6 +105,20 @@ impl Device for ImageDevice {
 
     fn is_zone_held(&self) -> bool {
         is_zone_held(&self.blocks.file)
+    }
+
+    /// [GR6] of `grow.rs`
+    fn grow(&self, memory_bytes: Option<u64>, block_bytes: Option<u64>) -> Result<(), DeviceError> {
+        let after = grow::grow_in_use(&self.blocks.file, Path::new(&self.blocks.name), memory_bytes, block_bytes)?;
+        if after.memory_bytes > self.memory.length() {
+            let larger = self.memory.larger(&self.blocks.file, after.memory_bytes, false);
+            let refuse = |error| refused(Path::new(&self.blocks.name), format!("its new size cannot be mapped: {error}"));
+            self.memory.replace(larger.map_err(refuse)?);
+        }
+        self.blocks.length.store(after.block_bytes, Release);
+        let (memory_bytes, block_bytes) = (after.memory_bytes, after.block_bytes);
+        self.description.replace(DeviceDescription { memory_bytes, block_bytes, ..self.description.clone() });
+        Ok(())
     }
 
     fn virtual_time(&self) -> Option<&dyn VirtualTime> {

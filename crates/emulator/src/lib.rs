@@ -48,7 +48,7 @@ mod timing;
 mod whole_drive;
 mod write_log;
 
-pub use grow::grow;
+pub use grow::{grow, shrink};
 pub use header::{ImageInfo, Places};
 pub use header_copy::{HEADER_COPY_OFFSET, HeaderState, header_state, restore_header};
 pub use image::ImageDevice;

@@ -201,6 +201,24 @@ pub enum Error {
         /// The size asked for in bytes.
         wanted: u64,
     },
+    /// What a file system holds has no room in a zone of that size.
+    #[error("{device}: what the {zone} zone holds does not fit into {}; delete files, or name a larger size", size(.wanted))]
+    DoesNotFit {
+        /// The device's name.
+        device: String,
+        /// "memory" or "block".
+        zone: &'static str,
+        /// The size asked for in bytes.
+        wanted: u64,
+    },
+    /// A change of sizes that the device, or a zone as it is mounted, can make only while it is not mounted.
+    #[error("{device} {reason}; unmount it and run tandemfs resize on the device")]
+    GrowsUnmounted {
+        /// The device's name.
+        device: String,
+        /// Why.
+        reason: String,
+    },
     /// No free run in the memory zone holds the allocation maps of the new size.
     #[error(
         "{device}: maps of that size need {units} free units of 2 MiB in a row, which the memory zone has not; delete files, or let it grow as well"

@@ -19,7 +19,7 @@ fn short_zones(space: &Space, large_file_bytes: u64, block_bytes: u64) -> Vec<Sh
     let memory = |what| ShortZone {
         zone: "memory",
         what,
-        advice: "delete files, or unmount and enlarge it with tandemfs resize --memory; what is deleted comes back within half a minute",
+        advice: "delete files, or enlarge it with tandemfs resize --memory; what is deleted comes back within half a minute",
     };
     let is_short = |available: u64, total: u64| available < total / SHORT_PART;
     let is_block_short = is_short(space.block.available_bytes, space.block.total_bytes);
@@ -31,7 +31,7 @@ fn short_zones(space: &Space, large_file_bytes: u64, block_bytes: u64) -> Vec<Sh
         short.push(memory("it has no room for the mapping and the checksums of what the block zone could still hold"));
     }
     if is_block_short {
-        let advice = "delete files, or unmount and enlarge it with tandemfs resize --block";
+        let advice = "delete files, or enlarge it with tandemfs resize --block";
         short.push(ShortZone { zone: "block", what: "little space is left for file data", advice });
     }
     if short.is_empty() && is_short(space.memory.available_bytes + space.memory.data_log_bytes, space.memory.total_bytes) {

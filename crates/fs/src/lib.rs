@@ -18,6 +18,7 @@ mod error;
 mod error_counts;
 mod file_system;
 mod fullness;
+mod growing;
 mod health;
 mod held_back;
 mod index;
@@ -53,6 +54,7 @@ mod scrub;
 mod seal;
 mod settings;
 mod shortage;
+mod shrinking;
 mod space;
 mod stamp;
 mod statistics;
@@ -87,16 +89,17 @@ pub use recovery::RecoveryReport;
 pub use resize::{could_grow, grow, set_label};
 pub use scrub::{Scrub, ScrubCounts, ScrubFinding, ScrubbedKind};
 pub use settings::SettingsChange;
+pub use shrinking::shrink;
 pub use statistics::{OperationCounts, Statistics, WorkCounts};
 pub use store_lease::{Borrower, IDLE_MAX, Room, STORE_LEASES_MAX, STORES_END_MAX, StoreAccess, StoreLease};
 pub use trim::Trim;
 pub use tuning::compaction::CompactionRun;
 pub use tuning::threshold::{PathLatency, ThresholdReport};
 pub use types::{
-    AllocateMode, Attributes, DirectoryEntry, Discard, Engine, FormatOptions, Growth, Home, HomeLimit, HomeMoves, Kept, LayoutExtent,
-    LayoutOptions, LayoutPlace, LentExtent, MountOptions, NewInode, Promote, ReadOptions, RenameMode, SeekTo, SetAttributeMode,
-    SetAttributes, SetExtendedAttribute, SetTime, ShortZone, Space, Threshold, Update, UpdateMode, WriteBackPolicy, WriteBackReport,
-    WriteOptions, ZoneSpace,
+    AllocateMode, Attributes, DirectoryEntry, Discard, Engine, FormatOptions, Grown, Growth, Home, HomeLimit, HomeMoves, Kept,
+    LayoutExtent, LayoutOptions, LayoutPlace, LentExtent, MountOptions, NewInode, Promote, ReadOptions, RenameMode, SeekTo,
+    SetAttributeMode, SetAttributes, SetExtendedAttribute, SetTime, ShortZone, Space, Threshold, Update, UpdateMode, WriteBackPolicy,
+    WriteBackReport, WriteOptions, ZoneSpace,
 };
 pub use upgrade::{FEATURES, Feature, FeatureBit, missing_features, set_uuid, upgrade};
 pub use versions::{Noted, Versions};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hashbrown::HashSet;
-use tandemfs_device::{Drive, Fenced, Structure};
+use tandemfs_device::{Drive, Fenced, Replaced, Structure};
 use tandemfs_format::geometry::{Geometry, SUPERBLOCK_OFFSETS};
 use tandemfs_format::identity::BlockIdentity;
 use tandemfs_format::superblock::{ChecksumKind, Superblock, SuperblockError, Tail};
@@ -175,7 +175,7 @@ impl FileSystem {
         let errors = ErrorCounts::since(superblock.error_counters, &drive);
         let line_store = LineStore {
             pair: PairSeed::new(superblock.pair),
-            geometry,
+            geometry: Replaced::new(geometry),
             health: Health::new(options.read_only),
             pages: PageCache::new(page_cache_bytes(options.memory_bytes)),
             live: Live { drive_before: Mutex::new(drive.drive_counts().unwrap_or_default()), ..Live::default() },
@@ -257,6 +257,7 @@ impl FileSystem {
             looked_for_units: Mutex::default(),
             told_full: Mutex::default(),
             background: Mutex::default(),
+            growing: LongMutex::default(),
             unmounted: Mutex::default(),
             recovery: RecoveryReport::default(),
         };
@@ -293,6 +294,7 @@ impl FileSystem {
     /// `MappingsHeld` if files are mapped, `LayoutsHeld` if a holder did not return its layout in time, and `StoresHeld` if a program may still store to memory that was lent to it: nothing was changed, and the call can be repeated. `Stopped` if the file system had stopped, or if the device fails now: the device then stays as after a crash.
     pub fn unmount(&self) -> Result<()> {
         may_wait()?;
+        let _no_growth = self.growing.lock()?; // [ON5] of `growing.rs`
         self.unmount_as(&self.volume.geometry)
     }
 
@@ -352,7 +354,7 @@ impl FileSystem {
         self.volume.last_checkpoint()?; // also of what left before one that could not
         self.volume.sectors.empty_room();
         self.volume.memory.spare_pages.close(&self.volume.memory);
-        let too_early = on(Mutant::GrownBeforeMaps) && *geometry != self.volume.geometry;
+        let too_early = on(Mutant::GrownBeforeMaps) && *geometry != *self.volume.geometry;
         let saved = if too_early { Ok(Fenced::nothing_stored()) } else { self.save_maps(geometry) };
         let saved = saved.map_err(|error| self.volume.health.stop_because(format!("saving the maps failed: {error}")))?;
         self.volume.journal.update_superblock(&self.volume.line_store, saved, |superblock| {

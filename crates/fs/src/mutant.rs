@@ -369,6 +369,14 @@ pub enum Mutant {
     AttributesNotMarked,
     /// Map pieces grow in place even if the units behind them belong to something else ([RS3]).
     MapGrowsInPlace,
+    /// The superblock has smaller sizes although something lies behind the new ends ([SR4] of `shrinking.rs`).
+    ShrunkUnmoved,
+    /// The segment table names a new unit of inodes before these are there ([SR3]).
+    InodesNotCopied,
+    /// Map pieces of a zone that grows in use lie in units that others get still ([ON3]).
+    MapUnitsNotTaken,
+    /// New space is given out before the superblock has the new sizes (R30, [ON4]).
+    GrownUnwritten,
     /// The superblock with the new sizes is marked clean before their maps are saved ([RS4]).
     GrownBeforeMaps,
     /// A change of a file's blocks goes on without recalling their leases ([LY2]).

@@ -1,4 +1,4 @@
-//! Growing the zones of a file system to what its device has, offline; and its label, offline or mounted.
+//! Growing the zones of a file system to what its device has, offline (in use: `growing.rs`); and its label, offline or mounted.
 //!
 //! [RS1] The file system is mounted as any mount does it: it is recovered, and `clean` is 0, before anything is decided. A file system that
 //!       this build cannot mount for writing, or of which damaged metadata holds space back, is left unchanged.
@@ -23,6 +23,9 @@ use crate::journal::checkpoint::write_superblock;
 use crate::mount::read_superblock;
 use crate::mutant::{Mutant, on};
 use crate::types::{Growth, MountOptions};
+
+/// Why a file system does not grow of which damaged metadata holds space back.
+pub(crate) const HELD_BACK: &str = "metadata is damaged, so it is not known which space is free; run tandemfs check --repair first";
 
 /// Longest label, in bytes.
 const LABEL_BYTES_MAX: usize = 64;
@@ -53,9 +56,8 @@ pub fn set_label(drive: &Drive, label: &str) -> Result<()> {
 /// after the change, the next mount finds the new sizes.
 pub fn grow(drive: &Drive, growth: &Growth) -> Result<(Geometry, Geometry)> {
     let fs = mounted_whole(drive)?; // [RS1]
-    let before = fs.volume.geometry;
-    let (memory_bytes, block_bytes) = (drive.description().memory_bytes, drive.description().block_bytes);
-    let after = match fs.grown(growth, memory_bytes, block_bytes) {
+    let before = *fs.volume.geometry;
+    let after = match fs.planned(growth, |_, found| found, |units| fs.volume.memory.free_run(units)) {
         Ok(after) => after,
         Err(error) => {
             fs.unmount()?;
@@ -72,21 +74,20 @@ pub fn grow(drive: &Drive, growth: &Growth) -> Result<(Geometry, Geometry)> {
 /// Those of [`grow`].
 pub fn could_grow(drive: &Drive, growth: &Growth) -> Result<()> {
     let fs = mounted_whole(drive)?;
-    let (memory_bytes, block_bytes) = (drive.description().memory_bytes, drive.description().block_bytes);
     let room = |wanted: Option<u64>, found: u64| wanted.unwrap_or(found).max(found);
-    let grown = fs.grown(growth, room(growth.memory_bytes, memory_bytes), room(growth.block_bytes, block_bytes));
+    let grown = fs.planned(growth, room, |units| fs.volume.memory.free_run(units));
     fs.unmount()?;
     grown.map(drop)
 }
 
 /// The file system, mounted, if its maps are exact ([HB4] of `held_back.rs`): only exact maps can be saved for other sizes.
-fn mounted_whole(drive: &Drive) -> Result<FileSystem> {
+pub(crate) fn mounted_whole(drive: &Drive) -> Result<FileSystem> {
     let fs = FileSystem::mount(drive.clone(), &MountOptions::default())?;
     if !fs.damage().holds_back {
         return Ok(fs);
     }
     fs.unmount()?;
-    Err(Error::InvalidArgument("metadata is damaged, so it is not known which space is free; run tandemfs check --repair first"))
+    Err(Error::InvalidArgument(HELD_BACK))
 }
 
 /// Checks that this build can write a file system.
@@ -112,10 +113,19 @@ impl FileSystem {
             .update_superblock(&self.volume.line_store, Fenced::nothing_stored(), |superblock| label.clone_into(&mut superblock.label))
     }
 
-    /// The sizes after a growth on a device of these sizes, and the place of the map pieces.
-    fn grown(&self, growth: &Growth, memory_found: u64, block_found: u64) -> Result<Geometry> {
-        let before = self.volume.geometry;
-        let device = || self.volume.drive.description().name.clone();
+    /// The sizes after a growth, and the place of the map pieces. `room` says what the device has of a zone by what is asked for and what it has
+    /// now, `free_run` which units serve where so many are needed in the zone as it is.
+    pub(crate) fn planned(
+        &self,
+        growth: &Growth,
+        room: impl Fn(Option<u64>, u64) -> u64,
+        free_run: impl FnOnce(u64) -> Option<u64>,
+    ) -> Result<Geometry> {
+        let before = *self.volume.geometry;
+        let description = self.volume.drive.description();
+        let (memory_found, block_found) =
+            (room(growth.memory_bytes, description.memory_bytes), room(growth.block_bytes, description.block_bytes));
+        let device = || description.name.clone();
         let sector = SECTOR_BYTES as u64;
         let everything = growth.memory_bytes.is_none() && growth.block_bytes.is_none();
         let size = |zone, wanted: Option<u64>, current: u64, found: u64, granule: u64| {
@@ -149,7 +159,7 @@ impl FileSystem {
                 let new = before.memory_units();
                 let units = at(new).or_else(|_| at(0)).map_err(refused)?.map_unit_count();
                 let fits = memory_bytes / UNIT_BYTES >= new + units;
-                let unit = if fits { Some(new) } else { self.volume.memory.free_run(units) }; // [RS3]
+                let unit = if fits { Some(new) } else { free_run(units) }; // [RS3]
                 at(unit.ok_or_else(|| Error::NoRoomForMaps { device: device(), units })?).map_err(refused)?
             }
         };

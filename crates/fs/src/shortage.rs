@@ -151,7 +151,7 @@ impl FileSystem {
             "memory" => {
                 let metadata = memory.total_bytes.saturating_sub(memory.free_bytes + memory.data_log_bytes + memory.extent_bytes);
                 format!(
-                    "no space left in the memory zone ({}: metadata {}, small writes {}); delete files, or unmount and enlarge it: \
+                    "no space left in the memory zone ({}: metadata {}, small writes {}); delete files, or enlarge it: \
                      tandemfs resize --memory",
                     size(memory.total_bytes),
                     size(metadata),
@@ -159,7 +159,7 @@ impl FileSystem {
                 )
             }
             _ => format!(
-                "no space left in the block zone ({}, {} free for large files); delete files, or unmount and enlarge it: tandemfs resize --block",
+                "no space left in the block zone ({}, {} free for large files); delete files, or enlarge it: tandemfs resize --block",
                 size(block.total_bytes),
                 size(block.available_bytes)
             ),

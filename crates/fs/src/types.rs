@@ -1,5 +1,6 @@
 //! Arguments and results of the file system's operations: options, attributes, entries.
 
+use tandemfs_format::geometry::Geometry;
 use tandemfs_format::inode::Timestamp;
 use tandemfs_format::superblock::ChecksumKind;
 use tandemfs_format::{InodeNumber, Sector};
@@ -226,6 +227,17 @@ pub struct Growth {
     pub memory_bytes: Option<u64>,
     /// Size of the block zone, in bytes; rounded down to sectors.
     pub block_bytes: Option<u64>,
+}
+
+/// What a growth in use came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grown {
+    /// The sizes before.
+    pub before: Geometry,
+    /// The sizes now; the same if there was nothing to do.
+    pub after: Geometry,
+    /// The device has more memory, and the memory zone can grow only while it is not mounted.
+    pub is_memory_left: bool,
 }
 
 /// How to format.

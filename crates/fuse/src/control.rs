@@ -1,6 +1,6 @@
 //! The control socket, by which other programs talk to the daemon of a mount: a UNIX socket in a directory that only its owner may enter.
 //! Request and answer are one line of JSON each. A scrub, a trim or a compaction runs in a thread of its own and answers with
-//! progress lines and a result line; what can take long without progress (quota, settings) has a thread too. The socket's name has the mount's device number, so it is found without touching a mount that may hang. It also has the daemon's process id:
+//! progress lines and a result line; what can take long without progress (quota, settings, growth) has a thread too. The socket's name has the mount's device number, so it is found without touching a mount that may hang. It also has the daemon's process id:
 //! the kernel may reuse a device number while the previous mount's daemon is still ending.
 //!
 //! [CTL1] Only sockets in a directory that belongs to who mounted, and that nobody else may enter, are believed: anybody may make a directory in /tmp.
@@ -78,6 +78,15 @@ pub enum Request {
         /// Names and values as `-o` has them: `threshold=128K`.
         #[serde(default)]
         settings: Vec<String>,
+    },
+    /// Grows the zones to these sizes in bytes; without sizes to those of the device.
+    Resize {
+        /// Of the memory zone.
+        #[serde(default)]
+        memory: Option<u64>,
+        /// Of the block zone.
+        #[serde(default)]
+        block: Option<u64>,
     },
     /// What everybody uses, and the limits of quota.
     QuotaReport,
@@ -171,7 +180,9 @@ pub(crate) trait Answer: Send + Sync + 'static {
 
 impl Request {
     fn is_long(&self) -> bool {
-        matches!(self, Self::Scrub { .. } | Self::Trim { .. } | Self::Compact | Self::Trace | Self::Set { .. }) || self.is_of_quota()
+        let takes_time =
+            matches!(self, Self::Scrub { .. } | Self::Trim { .. } | Self::Compact | Self::Trace | Self::Set { .. } | Self::Resize { .. });
+        takes_time || self.is_of_quota()
     }
 
     /// They count what all inodes use, or walk a tree.
@@ -262,6 +273,11 @@ pub fn quota(mount: &Mounted, request: Request) -> io::Result<Value> {
 /// Changes settings of the mount, and waits as long as it takes: a lower limit of memory is kept then ([`Request::Set`]).
 pub fn set(mount: &Mounted, settings: Vec<String>) -> io::Result<Value> {
     long_job(mount, Request::Set { settings }, &mut |_| {})
+}
+
+/// Grows the zones of the file system, and waits as long as it takes ([`Request::Resize`]).
+pub fn resize(mount: &Mounted, memory: Option<u64>, block: Option<u64>) -> io::Result<Value> {
+    long_job(mount, Request::Resize { memory, block }, &mut |_| {})
 }
 
 /// Whether an error is that of a daemon which does not know the request: it is of an older build than the caller.

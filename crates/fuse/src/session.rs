@@ -11,7 +11,9 @@ use std::time::Instant;
 use serde_json::{Map, Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tandemfs_fs::FileSystem;
+use tandemfs_format::SECTOR_BYTES;
+use tandemfs_format::geometry::Geometry;
+use tandemfs_fs::{FileSystem, Grown, Growth};
 use tandemfs_trace::Recorder;
 use tandemfs_vfs::Caches;
 use tandemfs_wire::Session;
@@ -251,6 +253,7 @@ impl Answer for Desk {
             | Request::Compact
             | Request::Trace
             | Request::Set { .. }
+            | Request::Resize { .. }
             | Request::QuotaReport
             | Request::QuotaGet { .. }
             | Request::QuotaSet { .. }
@@ -268,6 +271,7 @@ impl Answer for Desk {
             Request::Compact => (&self.compacts, "compaction"),
             Request::Trace => return traced::run(&self.recorder, listener),
             Request::Set { settings } => return self.set(&settings),
+            Request::Resize { memory, block } => return self.resize(Growth { memory_bytes: memory, block_bytes: block }),
             request if request.is_of_quota() => return quota::run(&self.fs, &request, listener),
             other => return self.answer(other),
         };
@@ -286,6 +290,29 @@ impl Answer for Desk {
 }
 
 impl Desk {
+    /// Grows the zones.
+    fn resize(&self, growth: Growth) -> Value {
+        let begun = Instant::now();
+        let Grown { before, after, is_memory_left } = match self.fs.grow_zones(&growth) {
+            Ok(grown) => grown,
+            Err(error) => return json!({ "error": error.to_string() }),
+        };
+        let bytes = |geometry: &Geometry| (geometry.memory_bytes(), geometry.block_sectors() * SECTOR_BYTES as u64);
+        let ((memory_before, block_before), (memory, block)) = (bytes(&before), bytes(&after));
+        if before != after {
+            tracing::info!(memory_before, memory, block_before, block, elapsed = ?begun.elapsed(), "the zones have grown");
+        }
+        json!({
+            "device": self.fs.drive().description().name,
+            "grown": before != after,
+            "memory_bytes": memory,
+            "block_bytes": block,
+            "memory_bytes_before": memory_before,
+            "block_bytes_before": block_before,
+            "memory_left": is_memory_left,
+        })
+    }
+
     /// Changes settings, if any are named, and says all that can be changed.
     fn set(&self, words: &[String]) -> Value {
         let Some(in_use) = &self.in_use else { return json!({ "error": "no setting of this mount can change while it is in use" }) };

@@ -44,7 +44,11 @@ pub fn errno(error: &Error) -> Errno {
         | Error::JournalDamaged { .. }
         | Error::IdentityDamaged { .. } => Errno::IO,
         // Errors of resizing. They cannot occur on a mounted file system either.
-        Error::Shrinks { .. } | Error::BeyondDevice { .. } | Error::NoRoomForMaps { .. } => Errno::INVAL,
+        Error::Shrinks { .. }
+        | Error::BeyondDevice { .. }
+        | Error::NoRoomForMaps { .. }
+        | Error::GrowsUnmounted { .. }
+        | Error::DoesNotFit { .. } => Errno::INVAL,
         Error::Occupied { .. } | Error::ProgramsLeft { .. } => Errno::BUSY,
         // No request asks for a layout yet. ENOLCK is what programs get where a file has too many locks or leases.
         Error::TooManyLayouts { .. } => Errno::NOLCK,

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 
 use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags, fallocate, fcntl_getfl, fcntl_setfl, statx};
 use rustix::io::Errno;
@@ -19,7 +20,7 @@ use crate::{BlockRequest, DeviceError, REQUEST_BYTES};
 pub(crate) struct BlockHalf {
     name: String,
     file: File,
-    bytes: u64,
+    bytes: AtomicU64,
     volatile_cache: bool,
     discard: bool,
     request_bytes: u32,
@@ -65,12 +66,27 @@ impl BlockHalf {
             read_only: access.read_only,
             name,
             file,
-            bytes,
+            bytes: AtomicU64::new(bytes),
         })
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+        self.bytes.load(Acquire)
+    }
+
+    /// Takes into use what the file or device has become larger by ([AT5]).
+    pub(crate) fn grow(&self) -> Result<(), DeviceError> {
+        let refuse = |reason: String| DeviceError::Open { path: self.name.clone(), reason };
+        // Nobody uses the file's position.
+        let end = (&self.file).seek(SeekFrom::End(0)).map_err(|error| refuse(error.to_string()))?;
+        let bytes = end / SECTOR_BYTES as u64 * SECTOR_BYTES as u64;
+        if bytes > self.bytes() {
+            if !self.is_block_device {
+                self.file.sync_all().map_err(|error| refuse(format!("its new size cannot be made durable: {error}")))?;
+            }
+            self.bytes.store(bytes, Release);
+        }
+        Ok(())
     }
 
     pub(crate) fn has_volatile_cache(&self) -> bool {
@@ -106,7 +122,7 @@ impl BlockHalf {
     }
 
     pub(crate) fn flush(&self) -> Result<(), DeviceError> {
-        self.file.sync_data().map_err(|source| self.error("flush", 0, self.bytes, source))
+        self.file.sync_data().map_err(|source| self.error("flush", 0, self.bytes(), source))
     }
 
     pub(crate) fn discard(&self, sector: Sector, count: u64) -> Result<(), DeviceError> {
@@ -130,8 +146,8 @@ impl BlockHalf {
 
     fn check(&self, operation: &'static str, sector: Sector, length: u64) -> Result<(), DeviceError> {
         let offset = sector.number().saturating_mul(SECTOR_BYTES as u64);
-        if offset.checked_add(length).is_none_or(|end| end > self.bytes) {
-            return Err(DeviceError::OutOfRange { device: self.name.clone(), offset, length, size: self.bytes });
+        if offset.checked_add(length).is_none_or(|end| end > self.bytes()) {
+            return Err(DeviceError::OutOfRange { device: self.name.clone(), offset, length, size: self.bytes() });
         }
         if !length.is_multiple_of(SECTOR_BYTES as u64) {
             return Err(self.error(operation, offset, length, io::ErrorKind::InvalidInput.into()));

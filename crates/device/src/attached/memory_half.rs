@@ -13,8 +13,8 @@ use tandemfs_format::{PAGE_BYTES, UNIT_BYTES};
 use super::{Access, Opened, open_half, sysfs};
 use crate::nodes::cpus_of_node;
 use crate::{
-    DeviceError, LentZone, MappedMemory, Mapping, MappingOptions, MemoryNodes, MemoryRange, PersistenceDomain, StoreZone, ZoneHold,
-    is_zone_held,
+    DeviceError, LentZone, MappedMemory, Mapping, MappingOptions, MemoryNodes, MemoryRange, PersistenceDomain, Replaced, StoreZone,
+    ZoneHold, is_zone_held,
 };
 
 /// In `adr`, stores of at least this many bytes bypass the CPU's caches, from which they would have to be flushed: a page of data is
@@ -23,7 +23,7 @@ const STREAMING_BYTES_MIN: usize = 4096;
 
 #[derive(Debug)]
 pub(crate) struct MemoryHalf {
-    mapping: Mapping,
+    mapping: Replaced<Mapping>,
     domain: PersistenceDomain,
     /// Granule of its mappings, in bytes.
     unit: u64,
@@ -68,7 +68,7 @@ impl MemoryHalf {
         };
         let nodes = found.node.filter(|_| domain != PersistenceDomain::Process || found.direct);
         let nodes = nodes.map_or_else(MemoryNodes::default, |node| MemoryNodes::one(node, cpus_of_node(node).unwrap_or_default()));
-        Ok(Self { mapping, domain, unit: found.unit, nodes, file })
+        Ok(Self { mapping: Replaced::new(mapping), domain, unit: found.unit, nodes, file })
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -89,6 +89,25 @@ impl MemoryHalf {
 
     pub(crate) fn unit(&self) -> u64 {
         self.unit
+    }
+
+    /// Takes into use what the file or device has become larger by ([AT5]). The space of a sparse file is reserved first.
+    pub(crate) fn grow(&self) -> Result<(), DeviceError> {
+        let refuse = |reason: String| DeviceError::Open { path: self.mapping.name().to_owned(), reason };
+        let metadata = self.file.metadata().map_err(|error| refuse(format!("cannot be examined: {error}")))?;
+        let length = look(&self.file, &metadata).map_err(refuse)?.bytes / UNIT_BYTES * UNIT_BYTES;
+        if length <= self.bytes() {
+            return Ok(());
+        }
+        if metadata.is_file() {
+            if metadata.blocks().saturating_mul(512) < length {
+                reserve(&self.file, length).map_err(refuse)?;
+            }
+            self.file.sync_all().map_err(|error| refuse(format!("its new size cannot be made durable: {error}")))?;
+        }
+        let larger = self.mapping.larger(&self.file, length, false);
+        self.mapping.replace(larger.map_err(|error| refuse(format!("its new size cannot be mapped: {error}")))?);
+        Ok(())
     }
 
     /// Stores bytes, by the way that suits this domain.

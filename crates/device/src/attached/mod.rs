@@ -10,6 +10,8 @@
 //!       flushed, and a file is always synced, since its extents reach the medium only with fdatasync.
 //! [AT4] The last bytes of the memory half may be a cache that the host manages, as many as the opening says: nothing on the halves says so.
 //!       Between it and the block half the host moves (`mover.rs`).
+//! [AT5] A half that its owner has made larger is taken into use as a whole, when somebody asks: its space is there and its size durable before the
+//!       description says so. With a cache, which would no longer be at the end, both halves stay as they are.
 
 mod block_half;
 mod memory_half;
@@ -30,7 +32,7 @@ use rustix::io::Errno;
 
 use crate::{
     BlockPath, BlockRequest, BytePath, CacheMoves, Device, DeviceDescription, DeviceError, LentZone, MappedMemory, MemoryRange,
-    PersistenceDomain, REQUEST_BYTES, StoreWay, StoreZone, Structure, ZoneHold, open_patiently,
+    PersistenceDomain, REQUEST_BYTES, Replaced, StoreWay, StoreZone, Structure, ZoneHold, open_patiently,
 };
 use tandemfs_format::size::size;
 use tandemfs_format::{SECTOR_BYTES, UNIT_BYTES};
@@ -51,7 +53,7 @@ pub struct PairOptions {
 /// A memory device and a block device that serve as one hybrid SSD, or a memory device alone.
 #[derive(Debug)]
 pub struct PairDevice {
-    description: DeviceDescription,
+    description: Replaced<DeviceDescription>,
     memory: Arc<MemoryHalf>,
     /// `None`: there are no sectors.
     block: Option<Arc<BlockHalf>>,
@@ -116,7 +118,7 @@ impl PairDevice {
         };
         let mover =
             block.as_ref().filter(|_| cache_bytes > 0).map(|block| Mover::new(halves(block), description.clone(), options.read_only));
-        Ok(Self { description, memory, block, mover })
+        Ok(Self { description: Replaced::new(description), memory, block, mover })
     }
 
     /// The block half, for an access to so many bytes from a sector on.
@@ -255,6 +257,19 @@ impl Device for PairDevice {
 
     fn is_zone_held(&self) -> bool {
         self.memory.is_held()
+    }
+
+    /// [AT5]
+    fn grow(&self, _memory_bytes: Option<u64>, _block_bytes: Option<u64>) -> Result<(), DeviceError> {
+        if self.description.cache_bytes > 0 {
+            let reason = "has a cache at the end of its memory half, so it cannot grow in use".into();
+            return Err(DeviceError::Open { path: self.description.name.clone(), reason });
+        }
+        self.memory.grow()?;
+        self.block.as_deref().map_or(Ok(()), BlockHalf::grow)?;
+        let (memory_bytes, block_bytes) = (self.memory.bytes(), self.block.as_deref().map_or(0, BlockHalf::bytes));
+        self.description.replace(DeviceDescription { memory_bytes, block_bytes, ..self.description.clone() });
+        Ok(())
     }
 }
 

@@ -34,6 +34,7 @@ use tandemfs_format::{PAGE_BYTES, SECTOR_BYTES, Sector};
 
 use crate::batch;
 use crate::controller::Condition;
+use crate::grow::refuse_firmware;
 use crate::layout::DramLayout;
 use crate::medium::Medium;
 use crate::model::{FirmwareModel, Staging};
@@ -176,6 +177,10 @@ impl<M: Medium> Device for HostCacheDrive<M> {
 
     fn cache_moves(&self) -> Option<&dyn CacheMoves> {
         Some(self)
+    }
+
+    fn grow(&self, memory_bytes: Option<u64>, block_bytes: Option<u64>) -> Result<(), DeviceError> {
+        refuse_firmware(&self.description, memory_bytes, block_bytes)
     }
 
     fn counts(&self) -> Option<DriveCounts> {

@@ -9,11 +9,11 @@
 
 use std::ops::Range;
 
-use tandemfs_device::Apart;
+use tandemfs_device::{Apart, Growing};
 
 use super::aligned_space::AlignedSpace;
 use super::unit_pages::UNIT_PAGES;
-use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use crate::sync::{Mutex, current_cpu};
 
 /// Holes of another pool serve before an aligned extent of the own one is broken if they are more than this part (1/N) of its pages.
@@ -26,13 +26,23 @@ struct Pool {
     whole: AtomicU64,
 }
 
+impl Pool {
+    fn of(space: AlignedSpace) -> Self {
+        Self { space: Mutex::new(space), in_holes: AtomicU64::new(0), whole: AtomicU64::new(0) }
+    }
+}
+
 pub(super) struct AlignedPools {
     /// Each apart from the others ([APT1] of the device's `apart.rs`).
-    pools: Vec<Apart<Pool>>,
+    pools: Growing<Apart<Pool>>,
     /// Units of each pool; the last one of a node may have fewer.
     pool_units: usize,
-    /// The first unit of each pool, and the end.
+    /// The first unit of each pool, and the end, where there are several nodes.
     starts: Vec<usize>,
+    /// Units of all pools.
+    units: AtomicUsize,
+    /// Pages of a block.
+    each: u32,
     /// The pools of each node, if there are several.
     of_nodes: Vec<Vec<usize>>,
 }
@@ -42,7 +52,7 @@ impl AlignedPools {
     pub(super) fn new(units: usize, pools: usize, step: usize, each: u32) -> Self {
         let pool_units = units.div_ceil(pools.max(1)).next_multiple_of(step).max(step);
         let starts = (0..units.max(1)).step_by(pool_units).chain([units]).collect();
-        Self::between(starts, pool_units, each)
+        Self { starts: Vec::new(), ..Self::between(starts, pool_units, each) }
     }
 
     /// At most about `pools` parts of the units of several nodes, at least one of each range.
@@ -64,9 +74,20 @@ impl AlignedPools {
     fn between(starts: Vec<usize>, pool_units: usize, each: u32) -> Self {
         let pool = |bounds: &[usize]| {
             let space = AlignedSpace::new(bounds[1] - bounds[0], each);
-            Apart::new(Pool { space: Mutex::new(space), in_holes: AtomicU64::new(0), whole: AtomicU64::new(0) })
+            Apart::new(Pool::of(space))
         };
-        Self { pools: starts.windows(2).map(pool).collect(), pool_units, starts, of_nodes: Vec::new() }
+        let units = AtomicUsize::new(starts.last().copied().unwrap_or_default());
+        Self { pools: starts.windows(2).map(pool).collect(), pool_units, starts, units, each, of_nodes: Vec::new() }
+    }
+
+    /// So many units from now on, of which all that is new is taken: the last pool is filled, others follow it. Only with one node.
+    pub(super) fn grow(&self, units: usize) {
+        let here = |pool: usize| (units - pool * self.pool_units).min(self.pool_units);
+        let last = self.pools.len() - 1;
+        self.with(last, |space| space.grow(here(last)));
+        self.pools.grow(units.div_ceil(self.pool_units), |_| Apart::new(Pool::of(AlignedSpace::new(0, self.each))));
+        (last + 1..self.pools.len()).for_each(|pool| self.with(pool, |space| space.grow(here(pool))));
+        self.units.store(units, Release);
     }
 
     pub(super) fn count(&self) -> usize {
@@ -86,7 +107,8 @@ impl AlignedPools {
 
     /// The first page of a pool.
     pub(super) fn start_of(&self, pool: usize) -> u64 {
-        self.starts[pool] as u64 * UNIT_PAGES
+        let unit = if self.of_nodes.is_empty() { (pool * self.pool_units).min(self.units.load(Acquire)) } else { self.starts[pool] };
+        unit as u64 * UNIT_PAGES
     }
 
     /// Free pages of the holes of a node, whose aligned extents others may have taken.

@@ -67,6 +67,19 @@ impl AlignedSpace {
         }
     }
 
+    /// So many units from now on, if there are fewer: all of the new ones is taken.
+    pub(super) fn grow(&mut self, units: usize) {
+        if units <= self.units.len() {
+            return;
+        }
+        self.units.resize(units, [u64::MAX; UNIT_WORDS]);
+        if self.is_indexed {
+            self.rows.grow(units);
+            self.rests.grow(units);
+            self.states.resize(units, 0);
+        }
+    }
+
     /// Free pages.
     pub(super) fn free(&self) -> u64 {
         self.free

@@ -29,7 +29,7 @@ impl MemoryAllocator {
         if fails(Take::Slot) || need == Need::Growth && is_full() {
             return Err(full);
         }
-        let moves = need == Need::Move;
+        let moves = need == Need::Move && !self.is_shrinking();
         let mut found = self.find_slot(class, !moves);
         while found.is_none() && !moves && (self.spare_pages.give_back(self, 1) > 0 || self.end_gathering()) {
             found = self.find_slot(class, true);
@@ -98,12 +98,12 @@ impl MemoryAllocator {
     fn take_data_unit(&self, pool: usize) -> Option<u32> {
         let unit = {
             let _serial = self.units.lock();
-            let kept = self.metadata_reserve_units.max(self.short_regions(None)) + self.extents.kept_units(); // [FX3]
+            let kept = self.metadata_reserve_units().max(self.short_regions(None)) + self.extents.kept_units(); // [FX3]
             if fails(Take::Unit) || self.free_units.load(SeqCst) <= kept {
                 return None;
             }
             let is_free = |unit: &u64| self.map.owner(*unit) == UnitOwner::Free && self.may_have(pool, *unit);
-            let unit = self.map.next_free(|| (0..self.total_units).rev().find(is_free))?;
+            let unit = self.map.next_free(|| (0..self.total_units()).rev().find(is_free))?;
             self.map.set_owner(unit, UnitOwner::Pool(pool as u32));
             self.free_units.fetch_sub(1, SeqCst);
             unit
@@ -179,7 +179,7 @@ impl MemoryAllocator {
     }
 
     pub(super) fn free_for_data(&self) -> u64 {
-        let units = self.free_units.load(SeqCst).saturating_sub(self.metadata_reserve_units + self.extents.kept_units());
+        let units = self.free_units.load(SeqCst).saturating_sub(self.metadata_reserve_units() + self.extents.kept_units());
         self.free_data_lines.load(SeqCst) + units * UNIT_LINES + self.spare_pages.count() * PAGE_LINES
     }
 
@@ -190,7 +190,7 @@ impl MemoryAllocator {
 
     /// Whether metadata has taken half of its reserved units while data logs hold others ([ME3]).
     pub(crate) fn is_metadata_short(&self) -> bool {
-        let is_short = || self.free_units.load(SeqCst) < self.metadata_reserve_units.div_ceil(2) && self.data_log_lines.load(SeqCst) > 0;
+        let is_short = || self.free_units.load(SeqCst) < self.metadata_reserve_units().div_ceil(2) && self.data_log_lines.load(SeqCst) > 0;
         !self.units_are_held.load(Relaxed) && is_short()
     }
 
@@ -208,17 +208,17 @@ impl MemoryAllocator {
 
     /// Bytes of the units that nothing is in, without those that are reserved for metadata.
     pub(crate) fn free_unit_bytes(&self) -> u64 {
-        self.free_units.load(SeqCst).saturating_sub(self.metadata_reserve_units) * UNIT_BYTES
+        self.free_units.load(SeqCst).saturating_sub(self.metadata_reserve_units()) * UNIT_BYTES
     }
 
     pub(crate) fn space(&self) -> ZoneSpace {
         let line = LINE_BYTES as u64;
         let data_logs = self.data_log_lines.load(SeqCst);
-        let units = self.free_units.load(SeqCst).saturating_sub(self.metadata_reserve_units);
+        let units = self.free_units.load(SeqCst).saturating_sub(self.metadata_reserve_units());
         let of_slots = self.free_data_lines.load(SeqCst) + self.spare_pages.count() * PAGE_LINES;
         let free = of_slots + self.extents.free_lines() + units * UNIT_LINES;
         ZoneSpace {
-            total_bytes: self.total_units * UNIT_LINES * line,
+            total_bytes: self.total_units() * UNIT_LINES * line,
             free_bytes: free * line,
             available_bytes: free.saturating_sub(TRANSIENT_DATA_LINES) * line,
             data_log_bytes: data_logs * line,

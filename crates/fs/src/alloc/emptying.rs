@@ -165,6 +165,9 @@ impl MemoryAllocator {
 
     /// Nothing of these regions is emptied any more. Notes those with units that did not leave ([EU4]).
     pub(crate) fn end_emptying(&self, regions: &[Region]) {
+        if self.is_shrinking() {
+            return; // [DZ3] of `shrinking.rs`
+        }
         for region in regions {
             let mut state = self.regions[slot(*region)].lock_waiting();
             if !state.emptying.units.is_empty() {
@@ -177,7 +180,7 @@ impl MemoryAllocator {
     pub(crate) fn has_object(&self, region: Region, address: LineAddress, lines: u64) -> bool {
         let (unit, start) = (address.unit(), address.number() % UNIT_LINES);
         start.is_multiple_of(lines)
-            && unit < self.total_units
+            && unit < self.total_units()
             && self.map.owner(unit) == UnitOwner::Region(region)
             && self.map.bits[unit as usize].lock().is_taken(start, lines)
     }

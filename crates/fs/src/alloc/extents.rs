@@ -47,9 +47,9 @@ pub(super) struct Extents {
     /// Pages of extents.
     used_pages: Apart<AtomicU64>,
     /// Pages that growth leaves free ([FX3]).
-    room_pages: u64,
+    room_pages: AtomicU64,
     /// Most pages of extents that growth takes ([FX4]).
-    limit_pages: u64,
+    limit_pages: AtomicU64,
     /// Growth found no room since somebody asked.
     is_refused: AtomicBool,
 }
@@ -67,15 +67,25 @@ impl Extents {
     }
 
     fn of_pools(geometry: &Geometry, pools: AlignedPools) -> Self {
-        let wanted = (ROOM_BLOCKS * geometry.block_sectors_each()).max(ROOM_PAGES);
         Self {
             pools,
             free_pages: Apart::default(),
             used_pages: Apart::default(),
-            room_pages: wanted.min(geometry.memory_units() * UNIT_PAGES / 16),
-            limit_pages: u64::MAX,
+            room_pages: AtomicU64::new(room_pages(geometry)),
+            limit_pages: AtomicU64::new(u64::MAX),
             is_refused: AtomicBool::new(false),
         }
+    }
+
+    /// Prepares the maps for a zone of these sizes; what is new is taken.
+    pub(super) fn prepare_growth(&self, geometry: &Geometry) {
+        self.pools.grow(geometry.memory_units() as usize);
+    }
+
+    /// Goes by the limits of a zone of these sizes from now on.
+    pub(super) fn grow(&self, geometry: &Geometry, limit_bytes: u64) {
+        self.limit_pages.store(limit_bytes / PAGE_BYTES as u64, SeqCst);
+        self.room_pages.fetch_max(room_pages(geometry), SeqCst);
     }
 
     /// Number of pools.
@@ -105,16 +115,22 @@ impl Extents {
 
     /// Lines that growth leaves free.
     pub(super) fn room_lines(&self) -> u64 {
-        self.room_pages * PAGE_LINES
+        self.room_pages.load(SeqCst) * PAGE_LINES
     }
 
     /// Units that data logs leave free, so that the transient room can be had: none while no file lies in the memory zone.
     pub(super) fn kept_units(&self) -> u64 {
         match self.used_pages.load(SeqCst) {
             0 => 0,
-            _ => self.room_pages.saturating_sub(self.free_pages.load(SeqCst)).div_ceil(UNIT_PAGES),
+            _ => self.room_pages.load(SeqCst).saturating_sub(self.free_pages.load(SeqCst)).div_ceil(UNIT_PAGES),
         }
     }
+}
+
+/// Pages that growth leaves free ([FX3]).
+fn room_pages(geometry: &Geometry) -> u64 {
+    let wanted = (ROOM_BLOCKS * geometry.block_sectors_each()).max(ROOM_PAGES);
+    wanted.min(geometry.memory_units() * UNIT_PAGES / 16)
 }
 
 /// The units of each range of nodes of memory, and the index of its node.
@@ -130,8 +146,8 @@ impl MemoryAllocator {
         let each = geometry.block_sectors_each() as u32;
         let pools = AlignedPools::new(geometry.memory_units() as usize, pools, units as usize, each);
         self.extents = Extents::of_pools(geometry, pools);
-        let large = LargeUnits::new(self.total_units, self.extents.pools.pool_units() as u64, units);
-        (0..self.total_units).filter(|unit| geometry.is_fixed(*unit)).for_each(|unit| large.note(unit, false));
+        let large = LargeUnits::new(self.total_units(), self.extents.pools.pool_units() as u64, units);
+        (0..self.total_units()).filter(|unit| geometry.is_fixed(*unit)).for_each(|unit| large.note(unit, false));
         self.map.large = Some(large);
     }
 
@@ -144,7 +160,7 @@ impl MemoryAllocator {
     pub(crate) fn free_bytes_in_ranges_of(&self, bytes: u64) -> u64 {
         let units = bytes / UNIT_BYTES;
         let is_free = |range: &u64| (range * units..(range + 1) * units).all(|unit| self.map.owner(unit) == UnitOwner::Free);
-        (0..self.total_units / units).filter(is_free).count() as u64 * bytes
+        (0..self.total_units() / units).filter(is_free).count() as u64 * bytes
     }
 
     /// Takes a large extent for growth: its first page ([LX3] of `large_units.rs`).
@@ -159,7 +175,7 @@ impl MemoryAllocator {
         (own..pools.count()).chain(0..own).find_map(|pool| {
             pools.with(pool, |space| {
                 let _serial = self.units.lock();
-                if self.free_units.load(SeqCst) < units + self.metadata_reserve_units.max(self.short_regions(None)) {
+                if self.free_units.load(SeqCst) < units + self.metadata_reserve_units().max(self.short_regions(None)) {
                     return None;
                 }
                 let first = large.take_group(pool)?;
@@ -177,7 +193,7 @@ impl MemoryAllocator {
 
     /// Limits the extents of files to so many bytes ([FX4]).
     pub(crate) fn limit_extents(&mut self, bytes: u64) {
-        self.extents.limit_pages = bytes / PAGE_BYTES as u64;
+        self.extents.limit_pages = AtomicU64::new(bytes / PAGE_BYTES as u64);
     }
 
     /// Whether growth found no room since the last call.
@@ -190,7 +206,7 @@ impl MemoryAllocator {
         if on(Mutant::HomeLimitIgnored) {
             return u64::MAX;
         }
-        self.extents.limit_pages.saturating_sub(self.extents.used_pages.load(SeqCst))
+        self.extents.limit_pages.load(SeqCst).saturating_sub(self.extents.used_pages.load(SeqCst))
     }
 
     /// Takes `count` pages in a row (at most a unit) for an extent of a file.
@@ -211,7 +227,7 @@ impl MemoryAllocator {
 
     /// Takes these pages for growth, if they are free, in holes, and of one unit.
     pub(crate) fn take_row_at(&self, address: LineAddress, count: u64) -> bool {
-        let ends_inside = address.number() + count * PAGE_LINES <= self.total_units * UNIT_LINES;
+        let ends_inside = address.number() + count * PAGE_LINES <= self.total_units() * UNIT_LINES;
         if fails(Take::Pages) || !ends_inside || self.check_growth(count).is_err() {
             return false;
         }
@@ -243,7 +259,7 @@ impl MemoryAllocator {
         if need == Need::Growth {
             self.check_growth(*counts.end())?;
         }
-        let moves = need == Need::Move;
+        let moves = need == Need::Move && !self.is_shrinking();
         if moves && *counts.end() == UNIT_PAGES {
             return Err(full); // [GA2] of `gathering.rs`
         }
@@ -327,7 +343,7 @@ impl MemoryAllocator {
     /// if `breaks_groups`. Returns the first page.
     fn take_free_unit(&self, pool: usize, space: &mut AlignedSpace, breaks_groups: bool) -> Option<u64> {
         let _serial = self.units.lock();
-        if fails(Take::Unit) || self.free_units.load(SeqCst) <= self.metadata_reserve_units.max(self.short_regions(None)) {
+        if fails(Take::Unit) || self.free_units.load(SeqCst) <= self.metadata_reserve_units().max(self.short_regions(None)) {
             return None;
         }
         let first = self.extents.pools.start_of(pool) / UNIT_PAGES;
@@ -354,7 +370,7 @@ impl MemoryAllocator {
     #[must_use]
     pub(crate) fn free_extent(&self, address: LineAddress, count: u64) -> bool {
         let (unit, start, lines) = (address.unit(), address.number() % UNIT_LINES, count * PAGE_LINES);
-        if unit >= self.total_units || start + lines > UNIT_LINES {
+        if unit >= self.total_units() || start + lines > UNIT_LINES {
             return false;
         }
         let UnitOwner::Extents(pool) = self.map.owner(unit) else { return false };
@@ -428,7 +444,7 @@ impl MemoryAllocator {
 
     /// Says what is free after marks or saved maps are loaded.
     pub(super) fn finish_extents(&self) {
-        for unit in 0..self.total_units {
+        for unit in 0..self.total_units() {
             let pages = match self.map.owner(unit) {
                 UnitOwner::Free => [0; UNIT_WORDS],
                 UnitOwner::Extents(_) => {
@@ -447,6 +463,11 @@ impl MemoryAllocator {
         }
     }
 
+    /// The pool of a unit learns that it is about to become free ([FX2]).
+    pub(super) fn show_to_extents(&self, unit: u64) {
+        self.extents.pools.each_part(unit * UNIT_PAGES, UNIT_PAGES, AlignedSpace::clear);
+    }
+
     /// Takes all free pages of a unit with extents ([HO1] of `hold.rs`). Returns the number of lines.
     pub(super) fn hold_extents(&self, unit: u64) -> u64 {
         let mut bits = self.map.bits[unit as usize].lock();
@@ -460,7 +481,7 @@ impl MemoryAllocator {
 
     /// Lines that extents can have, the transient room included.
     pub(super) fn free_for_extents(&self) -> u64 {
-        let units = self.free_units.load(SeqCst).saturating_sub(self.metadata_reserve_units);
+        let units = self.free_units.load(SeqCst).saturating_sub(self.metadata_reserve_units());
         self.extents.free_lines() + units * UNIT_LINES
     }
 
@@ -514,7 +535,7 @@ mod tests {
     #[test]
     fn regression_a_row_at_the_end_of_the_zone_is_refused() {
         let memory = allocator(64 << 20);
-        let page = |number: u64| LineAddress::new((memory.total_units * UNIT_PAGES - number) * PAGE_LINES);
+        let page = |number: u64| LineAddress::new((memory.total_units() * UNIT_PAGES - number) * PAGE_LINES);
         assert!(!memory.take_row_at(page(2), 3) && !memory.take_row_at(page(0), 1) && !memory.take_row_at(page(1), 5 * UNIT_PAGES));
     }
 
@@ -542,8 +563,8 @@ mod tests {
             taken.push(address);
             room += 1;
         }
-        assert!(room >= memory.extents.room_pages, "{room} pages of room");
-        assert_eq!(memory.free_units.load(SeqCst), memory.metadata_reserve_units);
+        assert!(room >= memory.extents.room_pages.load(SeqCst), "{room} pages of room");
+        assert_eq!(memory.free_units.load(SeqCst), memory.metadata_reserve_units());
     }
 
     #[test]
@@ -564,7 +585,7 @@ mod tests {
         let memory = allocator(64 << 20);
         let extent = memory.take_extent(16, Need::Growth).expect("room");
         while memory.take_slot(SlotClass::Page, Need::Transient).is_ok() {}
-        for _ in 0..memory.extents.room_pages {
+        for _ in 0..memory.extents.room_pages.load(SeqCst) {
             let _taken = memory.take_extent(1, Need::Transient).expect("room");
         }
         assert!(memory.free_extent(extent, 16));

@@ -1,6 +1,7 @@
 //! Which sectors were freed during this mount and not yet discarded: a bit for each sector, in groups of 32,768 as in `sectors.rs`. A note
 //! may be about a sector that was taken again: who discards compares it with the allocator.
 
+use tandemfs_device::Growing;
 use tandemfs_format::Sector;
 use tandemfs_format::geometry::PIECE_SECTORS;
 
@@ -12,13 +13,18 @@ pub(super) type Notes = Option<Box<[u64]>>;
 
 #[derive(Debug, Default)]
 pub(super) struct FreedSectors {
-    groups: Vec<Mutex<Notes>>,
+    groups: Growing<Mutex<Notes>>,
 }
 
 impl FreedSectors {
     /// Nothing was freed.
     pub(super) fn new(groups: usize) -> Self {
         Self { groups: (0..groups).map(|_| Mutex::default()).collect() }
+    }
+
+    /// So many groups from now on.
+    pub(super) fn grow(&self, groups: usize) {
+        self.groups.grow(groups, |_| Mutex::default());
     }
 
     /// These sectors were freed.

@@ -105,7 +105,7 @@ impl MemoryAllocator {
 
     /// Whether so much lies in holes that units of extents are to be emptied ([GA6]).
     pub(crate) fn is_scattered(&self, by_hand: bool) -> bool {
-        let of_zone = self.total_units / SCATTERED_SHARE * UNIT_LINES;
+        let of_zone = self.total_units() / SCATTERED_SHARE * UNIT_LINES;
         let of_free = self.free_for_extents() / SCATTERED_FREE_SHARE;
         let kept = if by_hand { 0 } else { self.extents.pool_count() * UNIT_LINES };
         let given_up = if by_hand { None } else { self.gathering.aligning.lock().given_up.clone() };
@@ -127,7 +127,7 @@ impl MemoryAllocator {
 
     /// Chooses units of extents for [GA6]. Growth has its transient room besides, as far as free units are not enough for it.
     fn choose_scattered(&self) -> (Vec<u64>, u64) {
-        let units = (0..self.total_units).filter(|unit| use_of(self.map.owner(*unit)) == Some(Use::Extents));
+        let units = (0..self.total_units()).filter(|unit| use_of(self.map.owner(*unit)) == Some(Use::Extents));
         let sparse = units.filter_map(|unit| self.extents.sparse(unit)).collect();
         let (units, moved) = choose(sparse, self.kept_for_extents() / PAGE_LINES, 1);
         (units, moved * PAGE_LINES)
@@ -135,12 +135,15 @@ impl MemoryAllocator {
 
     /// Lines of holes that the transient room of extents needs, beside free units.
     fn kept_for_extents(&self) -> u64 {
-        let free_units = self.free_units.load(SeqCst).saturating_sub(self.metadata_reserve_units);
+        let free_units = self.free_units.load(SeqCst).saturating_sub(self.metadata_reserve_units());
         self.extents.room_lines().saturating_sub(free_units * UNIT_LINES)
     }
 
     /// No unit of the data area is emptied any more ([GA1], [GA4]). False if none was.
     pub(crate) fn end_gathering(&self) -> bool {
+        if self.is_shrinking() {
+            return false; // [DZ3] of `shrinking.rs`
+        }
         let mut given_up_at = self.gathering.given_up_at.lock();
         let (mut any, mut extents_left) = (false, 0);
         for unit in self.map.emptied_units() {
@@ -187,7 +190,7 @@ impl MemoryAllocator {
     /// Whether these lines are in use in a unit of the data area: as slots, or as pages of an extent. A forged image may name others.
     pub(crate) fn has_data(&self, address: LineAddress, lines: u64) -> bool {
         let (unit, start) = (address.unit(), address.number() % UNIT_LINES);
-        unit < self.total_units
+        unit < self.total_units()
             && start + lines <= UNIT_LINES
             && use_of(self.map.owner(unit)).is_some()
             && self.map.bits[unit as usize].lock().is_taken(start, lines)
@@ -208,7 +211,7 @@ impl MemoryAllocator {
     fn choose_sparse(&self, of: Use) -> (Vec<u64>, u64) {
         let taken = |unit: u64| UNIT_LINES - u64::from(self.map.bits[unit as usize].lock().free());
         let mut by_load: Vec<(u64, u64)> =
-            (0..self.total_units).filter(|unit| use_of(self.map.owner(*unit)) == Some(of)).map(|unit| (taken(unit), unit)).collect();
+            (0..self.total_units()).filter(|unit| use_of(self.map.owner(*unit)) == Some(of)).map(|unit| (taken(unit), unit)).collect();
         by_load.sort_unstable();
         let kept = match of {
             Use::Slots => TRANSIENT_DATA_LINES,
@@ -352,7 +355,7 @@ mod tests {
         let (gone, kept): (Vec<_>, Vec<_>) = taken.into_iter().enumerate().partition(|(index, _)| index % 60 == 0);
         gone.into_iter().for_each(|(_, extent)| assert!(memory.free_extent(extent, 16)));
         let in_units = |lines: u64| lines as f64 / UNIT_LINES as f64;
-        let (in_holes, of_zone) = (in_units(memory.extents.free_lines()), memory.total_units / SCATTERED_SHARE);
+        let (in_holes, of_zone) = (in_units(memory.extents.free_lines()), memory.total_units() / SCATTERED_SHARE);
         assert!(in_holes > 2.0 && in_holes < of_zone as f64 + 1.0, "{in_holes} units in holes");
         assert!(memory.is_scattered(false) && memory.is_scattered(true));
         assert!(memory.begin_aligning(true) > 0);

@@ -31,7 +31,7 @@ impl MemoryAllocator {
     pub(crate) fn hold_data_area(&self) -> u64 {
         let mut held = 0;
         let _serial = self.units.lock();
-        for unit in 0..self.total_units {
+        for unit in 0..self.total_units() {
             match self.map.owner(unit) {
                 UnitOwner::Free => {
                     self.map.set_owner(unit, UnitOwner::Pool(self.slot_pool(unit)));

@@ -19,6 +19,13 @@ impl Maxima {
         Self { levels }
     }
 
+    /// So many numbers from now on: the new ones are zeros.
+    pub(super) fn grow(&mut self, count: usize) {
+        let mut grown = Self::new(count);
+        self.levels[0].iter().enumerate().filter(|(_, number)| **number > 0).for_each(|(index, number)| grown.set(index, *number));
+        *self = grown;
+    }
+
     /// Changes a number.
     pub(super) fn set(&mut self, index: usize, number: u16) {
         let (mut at, mut old, mut new) = (index, self.levels[0][index], number);

@@ -29,6 +29,7 @@ use super::region_state::{RegionState, slot};
 use super::spare_pages::SparePages;
 use super::table_lines::TableLines;
 use super::units::{UnitMap, UnitOwner};
+use crate::mutant::{Mutant, on};
 use crate::numa::Numa;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use crate::sync::{Mutex, RwLock};
@@ -58,8 +59,8 @@ pub(crate) struct MemoryAllocator {
     pub(crate) is_emptied: AtomicBool,
     /// Free units are held back ([HO1] of `hold.rs`): emptying units would not make one free.
     pub(super) units_are_held: AtomicBool,
-    pub(super) metadata_reserve_units: u64,
-    pub(super) total_units: u64,
+    pub(super) metadata_reserve_units: AtomicU64,
+    total_units: AtomicU64,
     /// Spare pages that hold copies.
     pub(crate) spare_pages: SparePages,
 }
@@ -86,10 +87,61 @@ impl MemoryAllocator {
             inodes_used: AtomicU64::new(0),
             is_emptied: AtomicBool::new(false),
             units_are_held: AtomicBool::new(false),
-            metadata_reserve_units: (geometry.memory_units() / 16).max(1),
-            total_units: geometry.memory_units(),
+            metadata_reserve_units: AtomicU64::new(metadata_reserve_units(geometry)),
+            total_units: AtomicU64::new(geometry.memory_units()),
             spare_pages,
         }
+    }
+
+    /// Units that the data area leaves to regions ([ME3]).
+    pub(super) fn metadata_reserve_units(&self) -> u64 {
+        self.metadata_reserve_units.load(Relaxed)
+    }
+
+    /// Units of the zone.
+    pub(crate) fn total_units(&self) -> u64 {
+        self.total_units.load(SeqCst)
+    }
+
+    // ---- growing -------------------------------------------------------------------------------------------------------------------
+
+    /// Whether units can be added in use: nodes of memory, and the class of large extents, count the units that were there at the mount.
+    pub(crate) fn can_grow(&self) -> bool {
+        !self.numa.is_on() && self.map.large.is_none()
+    }
+
+    /// Prepares the maps for a zone of these sizes; units that are new are nobody's ([ON4] of `growing.rs`).
+    pub(crate) fn prepare_growth(&self, geometry: &Geometry) {
+        self.map.grow(geometry.memory_units() as usize);
+        self.extents.prepare_growth(geometry);
+    }
+
+    /// Takes so many units in a row for map pieces, the last ones that are free. [`MemoryAllocator::return_map_units`] gives them back.
+    pub(crate) fn take_map_units(&self, units: u64) -> Option<u64> {
+        let _serial = self.units.lock();
+        let first = self.free_run_locked(units)?;
+        if !on(Mutant::MapUnitsNotTaken) {
+            (first..first + units).for_each(|unit| self.map.set_owner(unit, UnitOwner::Fixed));
+            self.free_units.fetch_sub(units, SeqCst);
+        }
+        Some(first)
+    }
+
+    /// Gives units back that were taken for map pieces.
+    pub(crate) fn return_map_units(&self, first: u64, units: u64) {
+        (first..first + units).filter(|unit| self.map.owner(*unit) == UnitOwner::Fixed).for_each(|unit| self.return_unit(unit));
+    }
+
+    /// The units behind the old end are free from now on, but for those of map pieces.
+    pub(crate) fn grow(&self, geometry: &Geometry, limit_bytes: u64) {
+        let (old, new) = (self.total_units(), geometry.memory_units());
+        self.total_units.fetch_max(new, SeqCst);
+        for unit in (old..new).filter(|unit| !geometry.is_fixed(*unit)) {
+            self.show_to_extents(unit);
+            self.return_unit(unit);
+        }
+        self.metadata_reserve_units.fetch_max(metadata_reserve_units(geometry), Relaxed);
+        self.extents.grow(geometry, limit_bytes);
     }
 
     pub(crate) fn map(&self) -> &UnitMap {
@@ -178,7 +230,7 @@ impl MemoryAllocator {
     /// Computes counters and lists after marks or saved maps are loaded.
     pub(crate) fn finish_loading(&self) {
         self.finish_extents();
-        for unit in 0..self.total_units {
+        for unit in 0..self.total_units() {
             let pool = match self.map.owner(unit) {
                 UnitOwner::Pool(pool) => pool,
                 UnitOwner::Extents(_) | UnitOwner::Free | UnitOwner::Fixed | UnitOwner::Region(_) => continue,
@@ -237,6 +289,10 @@ impl MemoryAllocator {
     pub(crate) fn inodes(&self) -> (u64, u64) {
         (self.inodes_used.load(Relaxed), self.creatable_files())
     }
+}
+
+pub(super) fn metadata_reserve_units(geometry: &Geometry) -> u64 {
+    (geometry.memory_units() / 16).max(1)
 }
 
 /// The first line of an inode in these units; `None` if it is beyond the region's high-water mark.

@@ -26,6 +26,7 @@ pub(crate) mod regions;
 pub(crate) mod rise;
 mod scattered;
 pub(crate) mod sectors;
+pub(crate) mod shrinking;
 pub(crate) mod spare_pages;
 #[cfg(test)]
 mod speed;

@@ -44,7 +44,7 @@ impl MemoryAllocator {
                 }
                 return Ok(Step::Taken(address));
             }
-            if need == Need::Move {
+            if need == Need::Move && !self.is_shrinking() {
                 return Ok(Step::Short { waits: false }); // [EU2] of `emptying.rs`
             }
             if let Some(rise) = self.plan_rise(region, state, need) {
@@ -67,7 +67,7 @@ impl MemoryAllocator {
     /// Finds lines, those of units that are being emptied last ([EU1] of `emptying.rs`).
     fn find_for(&self, region: Region, state: &mut RegionState, lines: u64, need: Need) -> Option<LineAddress> {
         let found = self.find(region, state, lines, need);
-        if found.is_some() || need == Need::Move || state.emptying.units.is_empty() {
+        if found.is_some() || need == Need::Move || state.emptying.units.is_empty() || self.is_shrinking() {
             return found;
         }
         self.give_up_emptying(region, state);
@@ -100,7 +100,7 @@ impl MemoryAllocator {
         if fails(Take::Unit) || self.free_units.load(SeqCst) <= kept {
             return None;
         }
-        let unit = self.map.next_free(|| (0..self.total_units).find(|unit| self.map.owner(*unit) == UnitOwner::Free))?;
+        let unit = self.map.next_free(|| (0..self.total_units()).find(|unit| self.map.owner(*unit) == UnitOwner::Free))?;
         self.map.set_owner(unit, UnitOwner::Region(region));
         self.free_units.fetch_sub(1, SeqCst);
         Some(unit)
@@ -131,8 +131,13 @@ impl MemoryAllocator {
     /// The last run of this many free units.
     pub(crate) fn free_run(&self, units: u64) -> Option<u64> {
         let _serial = self.units.lock();
+        self.free_run_locked(units)
+    }
+
+    /// The same for a caller that holds the lock of `units`.
+    pub(super) fn free_run_locked(&self, units: u64) -> Option<u64> {
         let mut length = 0;
-        (0..self.total_units).rev().find(|unit| {
+        (0..self.total_units()).rev().find(|unit| {
             length = if self.map.owner(*unit) == UnitOwner::Free { length + 1 } else { 0 };
             length == units
         })

@@ -10,7 +10,7 @@ use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering::SeqCst;
 
 /// Lines by which a high-water mark rises: 256 KiB.
-const HIGH_WATER_STEP: u64 = 4096;
+pub(super) const HIGH_WATER_STEP: u64 = 4096;
 
 /// A region's answer to a request for lines.
 pub(crate) enum Step<'m> {

@@ -112,7 +112,7 @@ impl SectorAllocator {
 
     /// So many sectors may be free in holes ([SX1]): beside the share those of a unit that each pool fills, and of the one with the identity.
     fn most_in_holes(&self) -> u64 {
-        self.total / SCATTERED_SHARE + (self.pools.count() as u64 + 1) * UNIT_PAGES
+        self.total() / SCATTERED_SHARE + (self.pools.count() as u64 + 1) * UNIT_PAGES
     }
 
     /// Free sectors in holes.
@@ -125,9 +125,9 @@ impl SectorAllocator {
         if !self.is_scattered() {
             return 0;
         }
-        let may_be_whole = |unit: u64| unit > 0 && (unit + 1) * UNIT_PAGES <= self.total; // the identity is in the first
+        let may_be_whole = |unit: u64| unit > 0 && (unit + 1) * UNIT_PAGES <= self.total(); // the identity is in the first
         let mut sparse = Vec::new();
-        for group in 0..self.group_count {
+        for group in 0..self.groups() {
             let (pool, first) = self.place_of(group);
             self.pools.with(pool, |space| {
                 for index in 0..GROUP_UNITS {
@@ -181,12 +181,18 @@ impl SectorAllocator {
 
     /// Whether a unit that is being emptied is not an aligned extent yet.
     pub(crate) fn is_any_left_to_gather(&self) -> bool {
+        if self.is_shrinking() {
+            return self.doomed_left.load(SeqCst) > 0;
+        }
         let is_left = |unit: &u64| self.in_unit(*unit, |space, index| space.is_hidden(index));
         self.scattered.is_any.load(SeqCst) && self.scattered.units.read().iter().any(is_left)
     }
 
     /// Whether what is here is to leave its unit. A unit that became whole meanwhile, and was taken again, is not hidden.
     pub(crate) fn is_gathered(&self, sector: Sector) -> bool {
+        if self.is_shrinking() {
+            return self.doomed_of(sector.number(), self.block_sectors) > 0; // whatever of its block it is
+        }
         let unit = sector.number() / UNIT_PAGES;
         self.scattered.is_any.load(SeqCst)
             && self.scattered.units.read().binary_search(&unit).is_ok()
@@ -200,7 +206,7 @@ impl SectorAllocator {
 
     /// Whether all of these sectors are in use. A forged image may name others.
     pub(crate) fn has_data(&self, sector: Sector, count: u64) -> bool {
-        let mut taken = sector.number() + count <= self.total;
+        let mut taken = sector.number() + count <= self.total();
         if taken {
             self.pools.each_part(sector.number(), count, |space, start, here| taken &= space.is_taken(start, here));
         }

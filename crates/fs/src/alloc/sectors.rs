@@ -30,7 +30,7 @@ use crate::inject::{Take, fails};
 use crate::mutant::{Mutant, on};
 use crate::space::Run;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use crate::types::ZoneSpace;
 
 /// Blocks of the transient room (RULES R14): this many writers and write-backs can redirect a block each on a full device.
@@ -42,10 +42,10 @@ pub(super) const GROUP_UNITS: usize = (PIECE_SECTORS / UNIT_PAGES) as usize;
 
 pub(crate) struct SectorAllocator {
     pub(super) pools: AlignedPools,
-    pub(super) group_count: usize,
+    group_count: AtomicUsize,
     pub(super) free: AtomicU64,
-    pub(super) total: u64,
-    block_sectors: u64,
+    total: AtomicU64,
+    pub(super) block_sectors: u64,
     transient: u64,
     /// Whole blocks of the transient room ([SE1]); they count as free, also in saved maps.
     room: Mutex<Room>,
@@ -53,6 +53,9 @@ pub(crate) struct SectorAllocator {
     /// Sectors that are being discarded ([SE3]).
     discarding: AtomicU64,
     pub(super) scattered: Scattered,
+    /// Sectors from here on are to be left for good, and how many of them somebody has ([DZ2] of `shrinking.rs`).
+    pub(super) doomed_from: AtomicU64,
+    pub(super) doomed_left: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -78,15 +81,43 @@ impl SectorAllocator {
         let transient = if total > 0 { room } else { 0 };
         Self {
             pools,
-            group_count,
+            group_count: AtomicUsize::new(group_count),
             free: AtomicU64::new(total.saturating_sub(1)),
-            total,
+            total: AtomicU64::new(total),
             block_sectors,
             transient,
             room: Mutex::default(),
             freed: FreedSectors::new(group_count),
             discarding: AtomicU64::new(0),
             scattered: Scattered::default(),
+            doomed_from: AtomicU64::new(u64::MAX),
+            doomed_left: AtomicU64::new(0),
+        }
+    }
+
+    /// Sectors of the zone.
+    pub(super) fn total(&self) -> u64 {
+        self.total.load(SeqCst)
+    }
+
+    // ---- growing -------------------------------------------------------------------------------------------------------------------
+
+    /// Prepares the maps for a zone of these sizes; what is new is taken ([ON4] of `growing.rs`).
+    pub(crate) fn prepare_growth(&self, geometry: &Geometry) {
+        let groups = geometry.block_sectors().div_ceil(PIECE_SECTORS).max(1) as usize;
+        self.freed.grow(groups);
+        self.pools.grow(groups * GROUP_UNITS);
+        self.group_count.fetch_max(groups, SeqCst);
+    }
+
+    /// The sectors behind the old end are free from now on; a group at a time, so that nobody waits long for a pool.
+    pub(crate) fn grow(&self, geometry: &Geometry) {
+        let (mut at, end) = (self.total(), geometry.block_sectors());
+        self.total.store(end.max(at), SeqCst);
+        while at < end {
+            let next = ((at / PIECE_SECTORS + 1) * PIECE_SECTORS).min(end);
+            self.each_part(Sector::new(at), next - at, AlignedSpace::clear);
+            at = next;
         }
     }
 
@@ -105,7 +136,7 @@ impl SectorAllocator {
     }
 
     /// Uses the parts of a run of sectors in the same way.
-    fn each_part(&self, sector: Sector, count: u64, mut work: impl FnMut(&mut AlignedSpace, u64, u64)) {
+    pub(super) fn each_part(&self, sector: Sector, count: u64, mut work: impl FnMut(&mut AlignedSpace, u64, u64)) {
         self.pools.each_part(sector.number(), count, |space, start, here| self.counted(space, |space| work(space, start, here)));
     }
 
@@ -146,6 +177,7 @@ impl SectorAllocator {
     /// The same for the end of a file, which takes any sectors in a row when nothing else is left.
     fn find_for_end(&self, count: u64) -> Option<Sector> {
         self.find(count, true).or_else(|| {
+            // Doomed sectors count as taken, so it finds none of them.
             let anywhere = |pool| {
                 let found = self.with(pool, |space| space.take_anywhere(count));
                 found.map(|at| Sector::new(self.pools.start_of(pool) + at))
@@ -160,8 +192,8 @@ impl SectorAllocator {
     /// beyond the new end taken.
     pub(crate) fn group_of(&self, group: u64, total: u64) -> Vec<u8> {
         let within = |sectors: u64| sectors.saturating_sub(group * PIECE_SECTORS).min(PIECE_SECTORS);
-        let old = ((group as usize) < self.group_count).then(|| self.saved(group as usize));
-        let unused = if old.is_some() { within(self.total)..within(total) } else { 0..0 };
+        let old = ((group as usize) < self.groups()).then(|| self.saved(group as usize));
+        let unused = if old.is_some() { within(self.total())..within(total) } else { 0..0 };
         let mut bytes = old.unwrap_or_else(|| vec![0; PIECE_SECTORS as usize / 8]);
         let mut set = |sectors: Range<u64>, taken: bool| {
             for sector in sectors {
@@ -221,7 +253,7 @@ impl SectorAllocator {
             return Err(full);
         }
         let found = match need {
-            Need::Move => self.find(count, false), // [SX3] of `scattered.rs`
+            Need::Move => self.find(count, self.is_shrinking()), // [SX3] of `scattered.rs`, [DZ3] of `shrinking.rs`
             _ if count < self.block_sectors => self.find_for_end(count),
             _ => self.find(count, true),
         };
@@ -243,7 +275,7 @@ impl SectorAllocator {
     /// Takes these sectors for growth, if they are free and in holes of one unit.
     pub(crate) fn take_row_at(&self, sector: Sector, count: u64) -> bool {
         let end = sector.number() + count;
-        if fails(Take::Sectors) || self.free.load(SeqCst) < count + self.transient || end > self.total {
+        if fails(Take::Sectors) || self.free.load(SeqCst) < count + self.transient || end > self.total() {
             return false;
         }
         let mut is_taken = false;
@@ -323,7 +355,7 @@ impl SectorAllocator {
             return;
         }
         let (start, count) = (self.block_start(sector), self.block_sectors);
-        if start + count > self.total {
+        if start + count > self.total() {
             return;
         }
         self.pools.each_part(start, count, |space, at, _| {
@@ -342,9 +374,13 @@ impl SectorAllocator {
         }
         let mut taken = true;
         self.each_part(sector, count, |space, start, here| taken &= space.is_taken(start, here));
-        if taken {
-            self.each_part(sector, count, AlignedSpace::clear);
-            self.freed.note(sector, count);
+        let doomed = if taken { self.doomed_of(sector.number(), count) } else { 0 };
+        if doomed > 0 {
+            self.doomed_left.fetch_sub(doomed, SeqCst); // [DZ2] of `shrinking.rs`
+        }
+        if taken && doomed < count {
+            self.each_part(sector, count - doomed, AlignedSpace::clear);
+            self.freed.note(sector, count - doomed);
             self.refill_room(sector);
         }
         taken
@@ -354,7 +390,7 @@ impl SectorAllocator {
 
     /// Number of groups of sectors.
     pub(crate) fn groups(&self) -> usize {
-        self.group_count
+        self.group_count.load(SeqCst)
     }
 
     /// Takes sectors of a group that were freed during this mount and are free, until `most` are taken or at most 63 more. [`SectorAllocator::discarded`]
@@ -453,7 +489,7 @@ impl SectorAllocator {
         let free = self.free.load(SeqCst) + self.discarding.load(SeqCst);
         ZoneSpace {
             promoted_bytes: 0,
-            total_bytes: self.total.saturating_sub(1) * SECTOR_BYTES as u64,
+            total_bytes: self.total().saturating_sub(1) * SECTOR_BYTES as u64,
             free_bytes: free * SECTOR_BYTES as u64,
             available_bytes: free.saturating_sub(self.transient) * SECTOR_BYTES as u64,
             data_log_bytes: 0,

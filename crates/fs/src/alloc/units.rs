@@ -1,11 +1,15 @@
 //! Units of 2 MiB of the memory zone: the owner of each unit, and which of its lines are taken.
 
+use std::sync::OnceLock;
+
+use tandemfs_device::Growing;
 use tandemfs_format::geometry::Geometry;
 use tandemfs_format::segment::Region;
 use tandemfs_format::{PAGE_LINES, UNIT_LINES};
 
 use super::bits::{Bits, WORDS};
 use super::large_units::LargeUnits;
+use super::shrinking::Doomed;
 use crate::numa::Numa;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -30,18 +34,20 @@ pub(crate) enum UnitOwner {
 
 /// Owners and bits of all units.
 pub(crate) struct UnitMap {
-    owners: Vec<AtomicU32>,
+    owners: Growing<AtomicU32>,
     /// For a region's unit: the lines below the high-water mark when the segment table was read. No line beyond can have been taken then.
-    pub(super) lines_at_mount: Vec<AtomicU32>,
-    pub(super) bits: Vec<Mutex<Bits>>,
+    pub(super) lines_at_mount: Growing<AtomicU32>,
+    pub(super) bits: Growing<Mutex<Bits>>,
     /// Units of the data area that are being emptied ([GA1] of `gathering.rs`).
-    emptied: Vec<AtomicBool>,
+    emptied: Growing<AtomicBool>,
     emptied_count: AtomicU64,
     /// The class of large extents, if there is one ([LX2] of `large_units.rs`).
     pub(super) large: Option<LargeUnits>,
     /// The node of each unit, and the free units of each node; empty with one node.
     nodes: Vec<u8>,
     free_on_nodes: Vec<AtomicU64>,
+    /// Units that are to be left for good ([DZ1] of `shrinking.rs`).
+    pub(super) doomed: OnceLock<Doomed>,
     /// Units that became free while they were being emptied.
     pub(super) gathered: AtomicU64,
 }
@@ -65,8 +71,17 @@ impl UnitMap {
             emptied: (0..units).map(|_| AtomicBool::new(false)).collect(),
             emptied_count: AtomicU64::new(0),
             large: None,
+            doomed: OnceLock::new(),
             gathered: AtomicU64::new(0),
         }
+    }
+
+    /// So many units from now on; the new ones are nobody's yet ([ON4] of `growing.rs`). Only where no node and no class of large extents counts them.
+    pub(super) fn grow(&self, units: usize) {
+        self.lines_at_mount.grow(units, |_| AtomicU32::new(UNIT_LINES as u32));
+        self.bits.grow(units, |_| Mutex::new(Bits::new()));
+        self.emptied.grow(units, |_| AtomicBool::new(false));
+        self.owners.grow(units, |_| AtomicU32::new(OWNER_FIXED));
     }
 
     /// Whether saved bits of a region's unit mark no line beyond the high-water mark as taken.
@@ -86,8 +101,14 @@ impl UnitMap {
         }
     }
 
+    /// Whether a unit is to be left for good.
+    pub(super) fn is_doomed(&self, unit: u64) -> bool {
+        self.doomed.get().is_some_and(|doomed| doomed.has(unit))
+    }
+
     pub(super) fn set_owner(&self, unit: u64, owner: UnitOwner) {
         let word = match owner {
+            UnitOwner::Free if self.is_doomed(unit) => OWNER_FIXED,
             UnitOwner::Free => OWNER_FREE,
             UnitOwner::Fixed => OWNER_FIXED,
             UnitOwner::Region(region) => OWNER_REGION + u32::from(region.number()) - 1,

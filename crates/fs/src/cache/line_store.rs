@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tandemfs_device::{BlockRequest, DeviceError, Drive, Fenced, Structure};
+use tandemfs_device::{BlockRequest, DeviceError, Drive, Fenced, Replaced, Structure};
 use tandemfs_format::geometry::Geometry;
 use tandemfs_format::hole_lines::HoleLines;
 use tandemfs_format::{Corrupt, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES, PairSeed, Place, Sector};
@@ -20,7 +20,8 @@ use crate::updates::Updates;
 pub(crate) struct LineStore {
     pub(crate) drive: Drive,
     pub(crate) pair: PairSeed,
-    pub(crate) geometry: Geometry,
+    /// It grows in use (`growing.rs`).
+    pub(crate) geometry: Replaced<Geometry>,
     pub(crate) health: Health,
     pub(crate) pages: PageCache,
     pub(crate) live: Live,

@@ -282,6 +282,31 @@ impl FileSystem {
         Ok(true)
     }
 
+    /// Moves everything out of units and sectors that are doomed ([DZ1], [DZ2] of `alloc/shrinking.rs`), as long as something moves. Returns how
+    /// many objects are left, or 1 if that is not known.
+    pub(crate) fn empty_doomed(&self) -> Result<u64> {
+        let work = &self.volume.live.work;
+        loop {
+            let moved = work.compacted_bytes.value();
+            let mut pass = Pass::new(Pace::Short);
+            loop {
+                let wanted = self.wanted(false);
+                if wanted.is_empty() || !self.advance(&mut pass, &wanted)? {
+                    break;
+                }
+                self.checkpoint_between_batches()?;
+            }
+            self.volume.checkpoint()?;
+            self.volume.release_pending();
+            if !self.is_any_left() {
+                return Ok(0);
+            }
+            if work.compacted_bytes.value() == moved {
+                return Ok(pass.left.max(1));
+            }
+        }
+    }
+
     /// A step of the pass. False if it has ended.
     fn step(&self, compaction: &mut Compaction) -> Result<bool> {
         let Some(pass) = &mut compaction.pass else { return Ok(false) };

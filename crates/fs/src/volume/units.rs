@@ -48,10 +48,10 @@ impl Volume {
         }
         match departure.changes.split_first() {
             Some((change, others)) if on(Mutant::UnitRenumberedApart) && !others.is_empty() => {
-                self.commit_table(others)?;
-                self.commit_table(std::slice::from_ref(change))?;
+                self.commit_table(others, Fenced::nothing_stored())?;
+                self.commit_table(std::slice::from_ref(change), Fenced::nothing_stored())?;
             }
-            _ => self.commit_table(&departure.changes)?,
+            _ => self.commit_table(&departure.changes, Fenced::nothing_stored())?,
         }
         self.pages.forget(first, lines);
         departure.done();
@@ -59,14 +59,15 @@ impl Volume {
         Ok(true)
     }
 
-    fn commit_table(&self, changes: &[TableChange]) -> Result<()> {
+    /// Changes lines of the segment table in one transaction, after what `before` proves.
+    pub(crate) fn commit_table(&self, changes: &[TableChange], before: Fenced) -> Result<()> {
         let mut tx = Tx::new(self);
         for (line, segment) in changes {
             let address = self.geometry.segment_line(*line);
             let image = segment.map_or(EMPTY_LINE, |segment| segment.encode(self.pair, address));
             tx.put(Structure::AllocationMap, address, image)?;
         }
-        tx.commit(Fenced::nothing_stored(), Flushed::nothing_written()).map(drop)
+        tx.commit(before, Flushed::nothing_written()).map(drop)
     }
 }
 
