@@ -20,7 +20,6 @@ clean() {
   trap '' EXIT INT TERM
   if [ "$status" != 0 ] && [ -n "${KEEP:-}" ]; then echo "$name: failed; kept as it is: $place; Enter ends it"; read -r; fi
   for process in "${jobs_of_script[@]}" "${shell_of[@]}"; do kill -9 "$process" 2>/dev/null; done
-  { wait; } 2>/dev/null
   # A loop device goes with its last mount, which the kernel takes away a moment after the node.
   for _ in {1..100}; do losetup -l -n -O BACK-FILE | grep -q "^$place/" || break; sleep 0.1; done
   rm -rf "$place"
@@ -48,6 +47,7 @@ node_process() { # node_process N
   setpriv --pdeathsig KILL unshare --net --mount --pid --uts --ipc --fork --kill-child --mount-proc \
     bash -c 'while :; do sleep 600 & wait; done' </dev/null >/dev/null 2>&1 &
   shell_of[$1]=$!
+  disown $! # the shell says nothing of its death
   wait_until 10 pgrep -P "${shell_of[$1]}" || return
   pgrep -P "${shell_of[$1]}" >"$nodes/$1"
   wait_until 10 on "$1" test -e /proc/self # its namespaces are complete
@@ -56,12 +56,13 @@ node_process() { # node_process N
 # on N COMMAND...: in node N.
 on() { nsenter -t "$(cat "$nodes/$1")" --net --mount --pid --uts --ipc -- "${@:2}"; }
 
-# The switch is a node too; each other one has a wire to it.
+# The switch is a node too; each other one has a wire to it. A node that comes back has the same address of hardware, or others would look for the old one
+# for a minute.
 node_start() { # node_start N
   [ -n "${shell_of[0]:-}" ] || { node_process 0 && at_switch link add switch type bridge && at_switch link set switch up; } || return
   node_process "$1" || return
   at_switch link delete "port$1" 2>/dev/null # of a node that was killed
-  at_switch link add "port$1" type veth peer name eth0 netns "$(cat "$nodes/$1")" && at_switch link set "port$1" master switch up &&
+  at_switch link add "port$1" type veth peer name eth0 address "02:00:00:00:00:0$1" netns "$(cat "$nodes/$1")" && at_switch link set "port$1" master switch up &&
     on "$1" ip link set lo up && on "$1" ip addr add "10.77.0.$1/24" dev eth0 && on "$1" ip link set eth0 up &&
     on "$1" hostname "node$1" && on "$1" mount -t tmpfs none /run &&
     on "$1" mount --bind "$nodes/hosts" /etc/hosts && on "$1" mount --bind /dev/null /etc/resolv.conf # no server of names can be reached
@@ -72,7 +73,7 @@ at_switch() { nsenter -t "$(cat "$nodes/0")" --net -- ip "$@"; } # it has the ho
 # All of the node at once, without a warning to anybody.
 node_kill() {
   kill -9 "${shell_of[$1]}"
-  wait "${shell_of[$1]}" 2>/dev/null
+  while kill -0 "${shell_of[$1]}" 2>/dev/null; do sleep 0.01; done
   unset "shell_of[$1]"
 }
 
@@ -90,7 +91,7 @@ drive_make() {
 drive_mount() {
   on "$1" mkdir -p "$4"
   case $3 in
-    strict | relaxed) on "$1" "$tandemfs" mount "$2" "$4" -o "$3,allow_other${2:+,log=$2.log}" ;;
+    strict | relaxed) on "$1" "$tandemfs" mount "$2" "$4" -o "$3,allow_other,timing=on,log=$2.log" ;;
     ext4 | xfs) on "$1" mount -o loop "$2" "$4" ;;
     tmpfs) on "$1" mount -t tmpfs none "$4" ;;
   esac
@@ -101,4 +102,4 @@ drive_daemon() { on "$1" "$tandemfs" info "$2" --json | sed -n 's/.*"process_id"
 # figure WHAT KIND RATE: notes one round. figures: a line for each WHAT, with the median, the least and the largest of each KIND, and its median
 # beside that of the best of ext4 and xfs.
 figure() { echo "$1 $2 $3" >>"$place/figures"; }
-figures() { "$sources/scripts/figures.py" "$place/figures"; }
+figures() { say "load of the machine: $(cut -d' ' -f1-3 /proc/loadavg)"; "$sources/scripts/figures.py" "$place/figures"; }
