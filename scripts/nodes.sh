@@ -14,7 +14,7 @@ nodes=$place/nodes
 mkdir "$nodes"
 { echo '127.0.0.1 localhost'; for number in {1..9}; do echo "10.77.0.$number node$number"; done; } >"$nodes/hosts"
 declare -A shell_of=() # of a node: the process that started it
-jobs_of_script=()
+jobs_of_script=() # processes that may outlive their part of the script
 clean() {
   local status=$? process
   trap '' EXIT INT TERM
@@ -22,6 +22,7 @@ clean() {
   for process in "${jobs_of_script[@]}" "${shell_of[@]}"; do kill -9 "$process" 2>/dev/null; done
   # A loop device goes with its last mount, which the kernel takes away a moment after the node.
   for _ in {1..100}; do losetup -l -n -O BACK-FILE | grep -q "^$place/" || break; sleep 0.1; done
+  zram_end
   rm -rf "$place"
   exit "$status"
 }
@@ -78,21 +79,36 @@ node_kill() {
 }
 
 # drive_make FILE KIND BYTES and drive_mount N FILE KIND DIRECTORY: a file system of this kind on a drive in a file. strict and relaxed are TandemFS
-# on a drive with the times of $profile; ext4 and xfs have a loop device, whose memory takes no time at all; tmpfs has no drive.
+# on a drive with the times of $profile; ext4 and xfs have a loop device, whose memory takes no time at all, or with PEERS=zram a drive of compressed memory:
+# that one needs no thread of the kernel, which on a busy machine waits long for a CPU. tmpfs has no drive.
 profile=${PROFILE:-romefs-a}
 drive_make() {
   case $2 in
     strict | relaxed) "$tandemfs" device create "$1" --profile "$profile" --memory 256M --block "$3" >/dev/null && "$tandemfs" mkfs "$1" >/dev/null ;;
-    ext4) truncate -s "$3" "$1" && mkfs.ext4 -q -E nodiscard,lazy_itable_init=0,lazy_journal_init=0 "$1" ;;
-    xfs) truncate -s "$3" "$1" && mkfs.xfs -q -K "$1" ;;
+    ext4 | xfs) if [ "${PEERS:-loop}" = zram ]; then zram_make "$1" "$3"; else truncate -s "$3" "$1"; fi ;;&
+    ext4) mkfs.ext4 -q -E nodiscard,lazy_itable_init=0,lazy_journal_init=0 "$1" ;;
+    xfs) mkfs.xfs -q -K "$1" ;;
     tmpfs) : ;;
   esac
+}
+zram_make() { # zram_make LINK BYTES
+  local number
+  number=$(cat /sys/class/zram-control/hot_add) && echo "$number" >>"$nodes/zram" && numfmt --from=iec "$2" >"/sys/block/zram$number/disksize" || return
+  # Where nobody makes names of new devices.
+  [ -e "/dev/zram$number" ] || mknod "/dev/zram$number" b "$(cut -d: -f1 "/sys/block/zram$number/dev")" "$number"
+  ln -s "/dev/zram$number" "$1"
+}
+zram_end() {
+  local number
+  for number in $(cat "$nodes/zram" 2>/dev/null); do
+    wait_until 10 eval "echo $number >/sys/class/zram-control/hot_remove" && rm -f "/dev/zram$number"
+  done
 }
 drive_mount() {
   on "$1" mkdir -p "$4"
   case $3 in
     strict | relaxed) on "$1" "$tandemfs" mount "$2" "$4" -o "$3,allow_other,timing=on,log=$2.log" ;;
-    ext4 | xfs) on "$1" mount -o loop "$2" "$4" ;;
+    ext4 | xfs) if [ -L "$2" ]; then on "$1" mount "$(readlink "$2")" "$4"; else on "$1" mount -o loop "$2" "$4"; fi ;;
     tmpfs) on "$1" mount -t tmpfs none "$4" ;;
   esac
 }
