@@ -1,7 +1,8 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # names are shared with the scripts of contrib that source this file
 # What contrib/gluster, contrib/nfs and contrib/replication share: nodes, drives, and figures. A node is a process with namespaces of its own (network,
 # mounts, processes), so that killing that process takes away all that ran there, mounts too, as the loss of a machine does. Nodes have no names in
-# the host and end with the script. Node N is 10.77.0.N. What nodes have on their drives is in files of $place, which is in memory.
+# the host and end with the script. Node N is 10.77.0.N. What nodes have on their drives is in files of $place, which is in memory. KEEP=1: after a failure everything
+# stays until Enter.
 
 tandemfs=${TANDEMFS:-$sources/target/release/tandemfs}
 PATH=$PATH:/usr/sbin:/sbin
@@ -28,6 +29,9 @@ clean() {
 }
 trap clean EXIT
 trap 'exit 130' INT TERM
+
+# A server that was just started in the background: it ends with the script, which says nothing of that.
+server() { jobs_of_script+=($!); disown $!; }
 
 say() { printf '%s: %5d s  %s\n' "$name" "$SECONDS" "$*"; }
 die() { say "FAILED: $*" >&2; exit 1; }
@@ -101,7 +105,7 @@ zram_make() { # zram_make LINK BYTES
 zram_end() {
   local number
   for number in $(cat "$nodes/zram" 2>/dev/null); do
-    wait_until 10 eval "echo $number >/sys/class/zram-control/hot_remove" && rm -f "/dev/zram$number"
+    wait_until 60 eval "echo $number >/sys/class/zram-control/hot_remove" && rm -f "/dev/zram$number"
   done
 }
 drive_mount() {

@@ -33,7 +33,7 @@ CONF
   done
   on "$server" mkdir -p /run/ganesha
   on "$server" ganesha.nfsd -F -f "$place/ganesha.conf" -L "$place/ganesha.log" -p /run/ganesha.pid -N NIV_EVENT </dev/null >/dev/null 2>&1 &
-  jobs_of_script+=($!)
+  server
   wait_until 60 on "$client" nfs-ls "$(url "$1")"
 }
 # shellcheck disable=SC2016 # of the node's shell

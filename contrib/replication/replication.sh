@@ -38,7 +38,7 @@ CONF
 }
 pg_start() { # pg_start N KIND
   as_postgres "$1" "$bin/postgres" -D "$(data "$2")" >>"$place/pg.$1.$2.log" 2>&1 </dev/null &
-  jobs_of_script+=($!)
+  server
   wait_until 120 sql "$1" "$2" -c ''
 }
 # The primary waits for the standby's fsync before it acknowledges.
@@ -60,7 +60,7 @@ pg_write() { # pg_write N KIND LOG
   local writer
   for writer in 1 2 3; do
     seq 1 10000000 | sed "s/.*/INSERT INTO promised VALUES ('$3', $writer, &, repeat('$writer &', 20)) RETURNING number;/" | sql "$1" "$2" >"$place/$3.$writer" 2>/dev/null &
-    jobs_of_script+=($!)
+    server
   done
   wait_until 30 test -s "$place/$3.1" -a -s "$place/$3.2" -a -s "$place/$3.3"
 }
@@ -133,7 +133,7 @@ redis_start() { # redis_start N KIND [OPTION...]
   on "$1" mkdir -p "$(redis_dir "$2")"
   on "$1" redis-server --port "$(redis_port "$2")" --bind "10.77.0.$1" --protected-mode no --dir "$(redis_dir "$2")" --appendonly yes --appendfsync always --save '' \
     --repl-diskless-sync-delay 0 --daemonize no "${@:3}" >>"$place/redis.$1.$2.log" 2>&1 </dev/null &
-  jobs_of_script+=($!)
+  server
   wait_until 30 redis_answers "$1" "$2"
 }
 redis() { on "$client" redis-cli -h "10.77.0.$1" -p "$(redis_port "$2")" "${@:3}"; }
@@ -159,7 +159,7 @@ redis_part() {
   say "$(redis-server --version | cut -d' ' -f1-3): a primary and a replica on TandemFS ($kind, $profile)"
   for writer in 1 2 3; do
     seq 1 10000000 | sed "s/.*/SET $writer:& value-$writer-&\nWAIT 1 0/" | redis 1 $kind >"$place/redis.said.$writer" 2>/dev/null &
-    jobs_of_script+=($!)
+    server
   done
   sleep "$work_s"
   node_kill 1
