@@ -46,10 +46,10 @@ verify_part() {
   drive_make "$place/disk" $kind 2G && drive_mount $server "$place/disk" $kind "$place/export/$kind" || die 'no mount'
   ganesha_start $kind || { tail -5 "$place/ganesha.log" >&2; die 'the server does not answer'; }
   say "$(ganesha.nfsd -v | head -1) exports a mount of TandemFS ($kind, $profile) by handle"
-  # Version 4 too, by the tools of libnfs.
+  # Reads by version 4 too. (nfs-cp of libnfs 4.0 writes nothing by it, on no file system.)
   head -c 1000000 /dev/urandom >"$place/random"
-  on $client nfs-cp "$place/random" "nfs://10.77.0.$server/$kind/random?version=4" >"$place/said" 2>&1 && on $client nfs-ls "nfs://10.77.0.$server/$kind?version=4" | grep -q random &&
-    on $server cmp "$place/random" "$place/export/$kind/random" || { cat "$place/said" >&2; die 'a copy by version 4'; }
+  on $server cp "$place/random" "$place/export/$kind/random"
+  on $client nfs-cat "nfs://10.77.0.$server/$kind/random?version=4" 2>"$place/said" | cmp - "$place/random" || { cat "$place/said" >&2; die 'a read by version 4'; }
   mkfifo "$place/go"
   by_nfs hold "$(url $kind)" "$place/go" >"$place/held" &
   holder=$!
