@@ -1,6 +1,6 @@
 # Everything a contributor runs. `make` alone lists it.
 
-.PHONY: help build run test test-repeat test-vm torture fsx applications fuzz kill-loop power-cuts bench lint deb test-deb
+.PHONY: help build run test test-repeat test-vm torture fsx applications gluster nfs replication fuzz kill-loop power-cuts bench lint deb test-deb
 
 help:
 	@echo 'make run      build, then real work on an emulated hybrid SSD, verified step by step (under two minutes)'
@@ -10,6 +10,9 @@ help:
 	@echo 'make torture  crash states, schedules, faults, bytes and killed daemons in turns; MINUTES=20, goes on where it stopped'
 	@echo 'make fsx      1,000,000 operations of the file system exerciser, both modes, two block sizes; OPERATIONS=1000000'
 	@echo 'make applications  Debian programs unchanged on a mount, in both modes and by the direct door, each with a check of its result'
+	@echo 'make gluster  GlusterFS, three replicas on bricks of TandemFS: bricks and nodes killed, healed, compared; rates beside ext4 and XFS; PARTS="verify rates"'
+	@echo 'make nfs      NFS by Ganesha over a mount: servers killed, handles and acknowledged writes kept; rates; PARTS="verify rates"'
+	@echo 'make replication  PostgreSQL and Redis with replicas on two mounts: fail-over; rates; PARTS="postgresql redis rates"'
 	@echo 'make fuzz     every fuzz target under libFuzzer, SECONDS=60 each (nightly Rust and cargo-fuzz)'
 	@echo 'make kill-loop   200 rounds of a daemon killed amid mount, work and unmount; ROUNDS=200 SEED=1 MODE=relaxed'
 	@echo 'make power-cuts  20 power cuts of a virtual machine, half of them at an exact store, and 10 lost drive caches; CUTS=20 SEED=1'
@@ -53,6 +56,11 @@ applications:
 	@scripts/setup.sh run applications
 	cargo build --release --locked -p tandemfs -p tandemfs-preload
 	@scripts/applications.sh $(NAMES)
+
+gluster nfs replication:
+	@scripts/setup.sh run $@
+	cargo build --release --locked -p tandemfs
+	@contrib/$@/$@.sh $(PARTS)
 
 # One process, memory and time bounded; what it finds goes to fuzz/artifacts. TARGETS="image door" chooses.
 SECONDS ?= 60

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # setup.sh PURPOSE...: what a Debian (or a relative) needs beside Rust. Purposes: build, run, test, compare,
-# applications, redis, lint, fuzz, vm, deb.
+# applications, redis, gluster, nfs, replication, lint, fuzz, vm, deb.
 # As root it installs what is missing with apt-get; for others it says what root should install.
 set -euo pipefail
 
@@ -29,13 +29,28 @@ for purpose in "$@"; do
       compgen -G '/usr/src/binutils/binutils-*.tar.xz' >/dev/null || missing+=(binutils-source)
       ;;
     redis) need redis-server redis-server ;;
+    gluster | nfs | replication)
+      need python3 python3; need ip iproute2; need nsenter util-linux; need losetup mount; need pgrep procps; need mkfs.ext4 e2fsprogs; need mkfs.xfs xfsprogs
+      case $purpose in
+        gluster) need glusterd glusterfs-server; need glusterfs glusterfs-client; need git git; need sqlite3 sqlite3; need fio fio; need diff diffutils ;;
+        nfs)
+          need ganesha.nfsd nfs-ganesha; need rpcbind rpcbind; need nfs-ls libnfs-utils
+          [ -e /usr/include/nfsc/libnfs.h ] || missing+=(libnfs-dev)
+          compgen -G '/usr/lib/*/ganesha/libfsalvfs.so' >/dev/null || missing+=(nfs-ganesha-vfs)
+          ;;
+        replication)
+          need redis-server redis-server; need redis-cli redis-tools
+          compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || missing+=(postgresql)
+          ;;
+      esac
+      ;;
     lint) ;;
     fuzz) need c++ g++ ;;
     deb)
       need lintian lintian; need mmdebstrap mmdebstrap; need dpkg-shlibdeps dpkg-dev; need readelf binutils; need python3 python3; need git git
       need unshare util-linux ;;
     vm) need qemu-system-x86_64 qemu-system-x86; need python3 python3; need flock util-linux ;;
-    *) echo "setup: '$purpose' is no purpose: build, run, test, compare, applications, redis, lint, fuzz, vm, deb" >&2; exit 2 ;;
+    *) echo "setup: '$purpose' is no purpose: build, run, test, compare, applications, redis, gluster, nfs, replication, lint, fuzz, vm, deb" >&2; exit 2 ;;
   esac
 done
 # Rust links with cc.
@@ -49,6 +64,12 @@ if [ ${#missing[@]} != 0 ]; then
   fi
   echo "setup: installing ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
+  # Servers are for the scripts, so packages start none.
+  if [ ! -e /usr/sbin/policy-rc.d ]; then
+    trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+    printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
+    chmod 755 /usr/sbin/policy-rc.d
+  fi
   install=(apt-get -qq -y --no-install-recommends -o Dpkg::Use-Pty=0 install "${missing[@]}")
   # Package lists that are absent or old are the usual reason for a first failure.
   "${install[@]}" >/dev/null 2>&1 || { apt-get -qq update && "${install[@]}" >/dev/null; }
