@@ -23,7 +23,6 @@ use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::mutant::{Mutant, on};
 use crate::resize::HELD_BACK;
-use crate::sync::atomic::Ordering::SeqCst;
 use crate::types::{Grown, Growth};
 use crate::wait::may_wait;
 
@@ -40,7 +39,7 @@ impl FileSystem {
         may_wait()?;
         let _one_at_a_time = self.growing.lock()?; // [ON5]
         self.volume.health.check_writable()?;
-        if self.unmounted.load(SeqCst) {
+        if *self.unmounted.lock() {
             return Err(Error::ReadOnly);
         }
         if self.volume.held_back.is_any() {
