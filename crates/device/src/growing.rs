@@ -8,9 +8,10 @@
 
 use std::ops::{Deref, Index};
 use std::sync::OnceLock;
+// Sizes order no threads: scheduling points at them would only make explored schedules longer.
+use std::sync::atomic::{AtomicUsize, Ordering::Acquire, Ordering::Release};
 
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicUsize, Ordering::Acquire, Ordering::Release};
 
 /// A table that grows at its end ([GW1]–[GW3]).
 #[derive(Debug)]

@@ -8,12 +8,13 @@
 //!       are, if nothing is left on the node that would serve, also not by breaking an aligned extent.
 
 use std::ops::Range;
+use std::sync::atomic::AtomicUsize; // a size orders no threads
 
 use tandemfs_device::{Apart, Growing};
 
 use super::aligned_space::AlignedSpace;
 use super::unit_pages::UNIT_PAGES;
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use crate::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use crate::sync::{Mutex, current_cpu};
 
 /// Holes of another pool serve before an aligned extent of the own one is broken if they are more than this part (1/N) of its pages.

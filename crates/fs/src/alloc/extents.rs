@@ -15,6 +15,7 @@
 
 use std::cell::Cell;
 use std::ops::{Range, RangeInclusive};
+use std::sync::atomic::AtomicU64 as Size; // sizes order no threads
 
 use tandemfs_device::{Apart, MemoryNodes};
 use tandemfs_format::geometry::Geometry;
@@ -47,9 +48,9 @@ pub(super) struct Extents {
     /// Pages of extents.
     used_pages: Apart<AtomicU64>,
     /// Pages that growth leaves free ([FX3]).
-    room_pages: AtomicU64,
+    room_pages: Size,
     /// Most pages of extents that growth takes ([FX4]).
-    limit_pages: AtomicU64,
+    limit_pages: Size,
     /// Growth found no room since somebody asked.
     is_refused: AtomicBool,
 }
@@ -71,8 +72,8 @@ impl Extents {
             pools,
             free_pages: Apart::default(),
             used_pages: Apart::default(),
-            room_pages: AtomicU64::new(room_pages(geometry)),
-            limit_pages: AtomicU64::new(u64::MAX),
+            room_pages: Size::new(room_pages(geometry)),
+            limit_pages: Size::new(u64::MAX),
             is_refused: AtomicBool::new(false),
         }
     }
@@ -193,7 +194,7 @@ impl MemoryAllocator {
 
     /// Limits the extents of files to so many bytes ([FX4]).
     pub(crate) fn limit_extents(&mut self, bytes: u64) {
-        self.extents.limit_pages = AtomicU64::new(bytes / PAGE_BYTES as u64);
+        self.extents.limit_pages = Size::new(bytes / PAGE_BYTES as u64);
     }
 
     /// Whether growth found no room since the last call.

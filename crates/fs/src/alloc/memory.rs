@@ -13,6 +13,8 @@
 //!
 //! Lock order: a region or a pool, then `units`, then the bits of a unit.
 
+use std::sync::atomic::AtomicU64 as Size; // sizes order no threads
+
 use tandemfs_device::Apart;
 use tandemfs_format::allocation_map::PieceKind;
 use tandemfs_format::geometry::Geometry;
@@ -59,8 +61,8 @@ pub(crate) struct MemoryAllocator {
     pub(crate) is_emptied: AtomicBool,
     /// Free units are held back ([HO1] of `hold.rs`): emptying units would not make one free.
     pub(super) units_are_held: AtomicBool,
-    pub(super) metadata_reserve_units: AtomicU64,
-    total_units: AtomicU64,
+    pub(super) metadata_reserve_units: Size,
+    total_units: Size,
     /// Spare pages that hold copies.
     pub(crate) spare_pages: SparePages,
 }
@@ -87,8 +89,8 @@ impl MemoryAllocator {
             inodes_used: AtomicU64::new(0),
             is_emptied: AtomicBool::new(false),
             units_are_held: AtomicBool::new(false),
-            metadata_reserve_units: AtomicU64::new(metadata_reserve_units(geometry)),
-            total_units: AtomicU64::new(geometry.memory_units()),
+            metadata_reserve_units: Size::new(metadata_reserve_units(geometry)),
+            total_units: Size::new(geometry.memory_units()),
             spare_pages,
         }
     }

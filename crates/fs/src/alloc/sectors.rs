@@ -13,6 +13,7 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};
+use std::sync::atomic::{AtomicU64 as Size, AtomicUsize}; // sizes order no threads
 
 use hashbrown::HashMap;
 use tandemfs_format::geometry::{Geometry, PIECE_SECTORS};
@@ -30,7 +31,7 @@ use crate::inject::{Take, fails};
 use crate::mutant::{Mutant, on};
 use crate::space::Run;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use crate::types::ZoneSpace;
 
 /// Blocks of the transient room (RULES R14): this many writers and write-backs can redirect a block each on a full device.
@@ -44,7 +45,7 @@ pub(crate) struct SectorAllocator {
     pub(super) pools: AlignedPools,
     group_count: AtomicUsize,
     pub(super) free: AtomicU64,
-    total: AtomicU64,
+    total: Size,
     pub(super) block_sectors: u64,
     transient: u64,
     /// Whole blocks of the transient room ([SE1]); they count as free, also in saved maps.
@@ -54,8 +55,8 @@ pub(crate) struct SectorAllocator {
     discarding: AtomicU64,
     pub(super) scattered: Scattered,
     /// Sectors from here on are to be left for good, and how many of them somebody has ([DZ2] of `shrinking.rs`).
-    pub(super) doomed_from: AtomicU64,
-    pub(super) doomed_left: AtomicU64,
+    pub(super) doomed_from: Size,
+    pub(super) doomed_left: Size,
 }
 
 #[derive(Debug, Default)]
@@ -83,15 +84,15 @@ impl SectorAllocator {
             pools,
             group_count: AtomicUsize::new(group_count),
             free: AtomicU64::new(total.saturating_sub(1)),
-            total: AtomicU64::new(total),
+            total: Size::new(total),
             block_sectors,
             transient,
             room: Mutex::default(),
             freed: FreedSectors::new(group_count),
             discarding: AtomicU64::new(0),
             scattered: Scattered::default(),
-            doomed_from: AtomicU64::new(u64::MAX),
-            doomed_left: AtomicU64::new(0),
+            doomed_from: Size::new(u64::MAX),
+            doomed_left: Size::new(0),
         }
     }
 
