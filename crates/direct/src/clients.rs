@@ -9,7 +9,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use tandemfs_format::InodeNumber;
-use tandemfs_protocol::Handle;
+use tandemfs_protocol::{Handle, Number};
 use tandemfs_ring::{Arena, ClientId, Control, VersionWords};
 use tandemfs_trace::Recorder;
 use tandemfs_vfs::{Process, Vfs};
@@ -36,6 +36,8 @@ pub(crate) struct Client {
     pub(crate) sending: Sending,
     /// It has got the memory zone for loads ([LND1]).
     pub(crate) has_zone: bool,
+    /// The operations that its greeting named; no other is served ([LND4]).
+    pub(crate) operations: u64,
     /// What it needs to store by itself ([LNS1]).
     pub(crate) storing: Option<Storing>,
     /// Bytes of its arena, which count until the last request of it is answered.
@@ -83,6 +85,7 @@ impl Client {
             knows_versions: shared.versions.is_some(),
             sending,
             has_zone: false,
+            operations: 0,
             storing: None,
             arena_bytes,
             lent_bytes_min: shared.limits.lent_bytes_min,
@@ -95,6 +98,17 @@ impl Client {
             tally: Arc::default(),
             arenas,
         }
+    }
+
+    /// Whether its greeting named an operation ([LND4]).
+    pub(crate) fn is_served(&self, number: Number) -> bool {
+        let is_left_to_others = match number {
+            Number::Lend => mutant::on(Mutant::LentWithoutZone),
+            Number::Map | Number::Unmap => mutant::on(Mutant::MappedWithoutZone),
+            Number::MapForStores => mutant::on(Mutant::StoresMappedByAll),
+            _ => false,
+        };
+        self.operations & number.bit() != 0 || is_left_to_others
     }
 
     /// The process, as `vfs` wants to know it.

@@ -43,6 +43,8 @@
 //! [LND2] A client without the zone is not told where bytes lie, and its greeting does not name the operation.
 //! [LND3] What is lent is looked up and verified by the pool. Nobody waits for who loads ([LM1]–[LM5] of the file system), so there is nothing
 //!        to take back from a client that is stopped or killed, and nothing kept for it but its connection.
+//! [LND4] What a greeting does not name is not served to that client, whatever it asks: which operations those are is kept with the client and
+//!        looked at before each request, which gets ENOSYS.
 //!
 //! *Architecture invariant:* names, blocks and permissions belong to `vfs` and `fs`; this crate knows clients and threads.
 

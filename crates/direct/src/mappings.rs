@@ -18,7 +18,7 @@
 //!        ends when the lock is gone, for which the kernel is asked when the client says so or ends, and every 100 ms from then on. One
 //!        description a client would be held as long as any of its mappings, so that each single end would have to be believed. Also a
 //!        forked child keeps the mapping with its lock, and so does who unmaps only a part.
-//! [MAP7] A file is mapped for stores by who has the zone, is trusted with stores ([LNS1] of `lent_stores.rs`), and has it open for reading and writing. Numbers of locks are those from 2^31 on, in turn; one that
+//! [MAP7] A file is mapped for stores by who has the zone, is trusted with stores ([LNS1] of `lent_stores.rs`; [LND4] keeps that), and has it open for reading and writing. Numbers of locks are those from 2^31 on, in turn; one that
 //!        is held, by what an earlier server left, is passed over.
 //! [MAP8] What is said to be gone, or was a client's that has ended, and is still held, counts against all clients: where there are so many as
 //!        one client may have, nobody maps for stores.

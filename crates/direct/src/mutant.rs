@@ -76,6 +76,8 @@ pub enum Mutant {
     LateForgotten,
     /// [LNS8]: who asks how far appends count is told before the lease has ended.
     AppendedAtOnce,
+    /// [MAP7]: who has the zone for loads maps for stores, though it is not trusted with them.
+    StoresMappedByAll,
     /// [MAP6]: a mapping for stores is gone when the client says so, or ends.
     EndsBelieved,
     /// [DSC2]: descriptors can read and write, whatever the open file may.

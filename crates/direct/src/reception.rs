@@ -294,6 +294,7 @@ impl Reception {
             & !served(Number::MapForStores, hold.is_some() && self.may_store(&identity));
         let mut client = Client::new((peer, identity), sending, (Arc::clone(&arena), sizes.data_bytes), rules, hold, &self.shared);
         client.has_zone = zone.is_some();
+        client.operations = operations;
         client.storing = storing;
         self.shared.vfs.file_system().introduce_caller(client.peer.pid.cast_unsigned());
         let client = Arc::new(client);
