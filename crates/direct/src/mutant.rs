@@ -50,6 +50,8 @@ pub enum Mutant {
     LentWithoutZone,
     /// [MAP1]: a client may have any number of mappings.
     MappingsUnbounded,
+    /// [MAP8]: clients that end may leave any number of mappings for loads.
+    LoadsLeftUnbounded,
     /// [MAP2]: pages that are mapped may move once the client has ended.
     PinsEndWithClients,
     /// [MAP3]: who has no zone maps files.

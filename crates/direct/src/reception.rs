@@ -362,6 +362,10 @@ impl Reception {
 
     /// Tells how long a zone may be mapped ([MAP2]). The byte is of this connection alone.
     fn hold(&self, zone: &LentZone, pid: i32) -> Option<Hold> {
+        if !self.shared.left.has_room(self.shared.limits.clients) {
+            tracing::debug!("clients that have ended left too many mappings; a client of the direct door maps nothing");
+            return None; // [MAP8]
+        }
         let looks = self.shared.vfs.file_system().drive().lent_zone()?;
         let byte = u64::from(pid.cast_unsigned()) << 28 | self.shared.connections.load(Relaxed) & ((1 << 28) - 1);
         let hold = looks.and_then(|looks| Hold::of(zone, looks, byte));

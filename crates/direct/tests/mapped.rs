@@ -602,6 +602,43 @@ fn mappings_that_are_left_are_bounded() {
     assert_eq!(found, None, "MappingsUnbounded escaped");
 }
 
+/// [MAP8]: each connection of this process ends the one before, whose mappings stay; of so many mappings, or so many connections.
+#[test]
+fn mappings_for_loads_that_are_left_are_bounded() {
+    let _alone = alone();
+    const ROUNDS: usize = 6;
+    fn left(limits: Limits) -> (usize, Vec<Error>) {
+        let scene = scene_of(ZONE_BYTES, limits);
+        scene.write(&scene.open("f"), 0, &[1; 4096]).expect("written");
+        let (mut all, mut ends) = (Vec::new(), Vec::new());
+        for round in 0..ROUNDS {
+            let mount = scene.connect(); // which ends the one before
+            assert!(eventually(|| scene.server.clients().0 == 1), "round {round}");
+            std::thread::sleep(Duration::from_millis(100)); // what that one had is left, by the pool
+            match mount.open("f").expect("opened").map(0..4096) {
+                Ok(mapping) => all.push((mount, mapping)),
+                Err(error) => ends.push(error),
+            }
+        }
+        let most = scene.server.mappings();
+        drop(all);
+        assert!(scene.has_mappings(0));
+        let mount = scene.connect();
+        mount.open("f").expect("opened").map(0..4096).expect("there is room again");
+        (most, ends)
+    }
+    let mappings = || Limits { mappings: 3, ..Limits::default() };
+    let clients = || Limits { clients: 2, ..Limits::default() };
+    let (most, ends) = left(mappings());
+    assert_eq!((most, ends), (3, vec![Errno::NOMEM.into(); ROUNDS - 3]));
+    let (most, ends) = left(clients());
+    assert!((2..=3).contains(&most) && ends.len() == ROUNDS - most, "{most}: {ends:?}"); // one ends beside the greeting of the next
+    mutant::select(Mutant::LoadsLeftUnbounded);
+    let found = (left(mappings()).0, left(clients()).0);
+    mutant::select(Mutant::None);
+    assert_eq!(found, (ROUNDS, ROUNDS), "LoadsLeftUnbounded escaped");
+}
+
 /// [MAP9], [FM8] of `crates/fs`: the pages of a removed file are given to nobody, and the next mount waits until they cannot be stored to.
 #[test]
 fn a_server_that_ends_leaves_what_can_be_stored_to() {
