@@ -17,7 +17,8 @@
 //! [D9] One thread looks at all clients, or sleeps until one rings (the ring's poller). It serves what it can serve at once.
 //! [D10] The poller never waits. Every operation of the file system may (an inode that somebody else changes, room in the journal, the
 //!       drive), even `fstat`: what would wait or take long is refused unchanged and runs in the pool ([SRV1]–[SRV5] of `serving.rs`).
-//! [D14] What only the kernel can decide goes back to the client, which makes the call through the mount.
+//! [D14] What only the kernel can decide goes back to the client, which makes the call through the mount. An inode on which something is mounted is
+//!       known as such while that mount is there, whatever name a directory above it has got meanwhile.
 //!
 //! [CRD1] Credentials come from the kernel: the process of the socket's other end, and `/proc` of that very process. They are read again
 //!        every 100 ms while the client is active, and the connection ends when they have changed.

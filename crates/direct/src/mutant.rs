@@ -42,6 +42,8 @@ pub enum Mutant {
     AnswerersNotLookedAfter,
     /// [KNW3]: answers that were made by an older list of mounts stay right.
     MountsNotRevoked,
+    /// [D14]: a mount point is forgotten when a directory above it has another name.
+    MountPointsForgotten,
     /// [CRD3]: a mount that was made read-only by others is served.
     ClosedMountServed,
     /// [LND1]: whoever asks for the memory zone gets it.

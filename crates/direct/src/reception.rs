@@ -28,7 +28,7 @@ use tandemfs_ring::{Arena, Doorbell, Lifeline, PAGE_BYTES, Sizes, VERSION_WORDS}
 use crate::clients::{Client, Shared};
 use crate::lent_stores::Storing;
 use crate::mappings::Hold;
-use crate::mountinfo::{Found, MountInfo};
+use crate::mountinfo::{Found, MountInfo, MountPoints};
 use crate::mutant::{self, Mutant};
 use crate::peers::{self, Identity, Peer};
 use crate::server::Entrants;
@@ -56,6 +56,7 @@ pub(crate) struct Reception {
     stopped: PipeReader,
     mount_info: MountInfo,
     found: Found,
+    inner: MountPoints,
     /// As the clients know them.
     mount_points: HashSet<InodeNumber>,
     daemon: Identity,
@@ -78,9 +79,23 @@ impl Reception {
         let (listener, path) = listening(&shared)?;
         let daemon = peers::own()?;
         let (newcomers, looked) = (Vec::new(), Instant::now());
-        let mount_points = found.mount_points(&shared.vfs);
-        let reception =
-            Self { shared, listener, path, stopped, mount_info, found, mount_points, daemon, entrants, doorbell, newcomers, looked };
+        let mut inner = MountPoints::default();
+        let mount_points = inner.of(&found, &shared.vfs);
+        let reception = Self {
+            shared,
+            listener,
+            path,
+            stopped,
+            mount_info,
+            found,
+            inner,
+            mount_points,
+            daemon,
+            entrants,
+            doorbell,
+            newcomers,
+            looked,
+        };
         Ok((reception, stop))
     }
 
@@ -211,7 +226,7 @@ impl Reception {
             return Ok(());
         }
         let clients: Vec<Arc<Client>> = clients.values().map(Arc::clone).collect();
-        let mount_points = self.found.mount_points(&self.shared.vfs);
+        let mount_points = self.inner.of(&self.found, &self.shared.vfs);
         if mount_points != self.mount_points {
             clients.iter().for_each(|client| client.set_mount_points(mount_points.clone()));
             self.mount_points = mount_points;

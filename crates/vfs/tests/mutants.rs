@@ -171,6 +171,16 @@ fn what_only_the_kernel_knows_is_left_to_it() {
         vfs.make_node(&root(), ROOT, b"pipe", 0o010_600, 0).expect("made");
         is_crossed(vfs.open(&root(), ROOT, b"pipe", libc::O_RDONLY, 0), Why::SpecialFile, "a pipe was opened as a file")
     }
+    fn mounted_below() -> std::result::Result<(), String> {
+        let vfs = empty();
+        directory(&vfs, &root(), b"d", 0o755);
+        directory(&vfs, &root(), b"d/e", 0o755);
+        let covered = vfs.stat(&root(), Subject::followed(ROOT, b"d/e")).expect("there").inode.get();
+        let process = Process { mount_points: [InodeNumber::new(covered)].into(), ..root() };
+        is_crossed(vfs.rename(&process, (ROOT, b"d"), (ROOT, b"moved"), 0), Why::MountPoint, "a directory was moved with a mount point")?;
+        holds(exists(&vfs, b"d") && !exists(&vfs, b"moved"), "something has changed")
+    }
+    is_caught(Mutant::MountsMoved, mounted_below);
     is_caught(Mutant::AbsoluteStaysHere, absolute);
     is_caught(Mutant::MountPointPassed, mounted_on);
     is_caught(Mutant::SpecialOpened, special);
