@@ -204,7 +204,11 @@ impl Shared {
                 drop(client.handles.remove(handle));
             }
         }
-        // Whoever removes a name has never the last hold of a client ([D3]).
+        self.let_go(clients); // by whoever removes a name
+    }
+
+    /// Gives up what somebody who looks has of clients. The last hold of one is given up by the pool ([D3]).
+    pub(crate) fn let_go(&self, clients: impl IntoIterator<Item = Arc<Client>>) {
         for last in clients.into_iter().filter_map(Arc::into_inner) {
             self.pool.run(Box::new(move || drop(last)));
         }

@@ -59,6 +59,8 @@ pub(crate) struct Reception {
     inner: MountPoints,
     /// As the clients know them.
     mount_points: HashSet<InodeNumber>,
+    /// The list of mounts has changed since it was read, or could not be read.
+    has_unread_mounts: bool,
     daemon: Identity,
     entrants: Entrants,
     doorbell: Doorbell,
@@ -81,6 +83,7 @@ impl Reception {
         let (newcomers, looked) = (Vec::new(), Instant::now());
         let mut inner = MountPoints::default();
         let mount_points = inner.of(&found, &shared.vfs);
+        let has_unread_mounts = false;
         let reception = Self {
             shared,
             listener,
@@ -90,6 +93,7 @@ impl Reception {
             found,
             inner,
             mount_points,
+            has_unread_mounts,
             daemon,
             entrants,
             doorbell,
@@ -105,21 +109,13 @@ impl Reception {
 
     /// Greets until the end.
     pub(crate) fn run(mut self) {
-        loop {
-            match self.wait() {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(error) => {
-                    tracing::error!("the direct door lets nobody in any more: {error}");
-                    break;
-                }
-            }
-        }
+        while self.wait() {}
     }
 
-    /// Waits for something and does it; false at the end.
-    fn wait(&mut self) -> io::Result<bool> {
-        let is_busy = !self.newcomers.is_empty() || self.shared.left.pins() > 0 || !self.shared.clients.lock().is_empty();
+    /// Waits for something and does it; false at the end. What fails is tried again: credentials are looked after in any case.
+    fn wait(&mut self) -> bool {
+        let is_busy =
+            self.has_unread_mounts || !self.newcomers.is_empty() || self.shared.left.pins() > 0 || !self.shared.clients.lock().is_empty();
         let timeout = is_busy.then_some(Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.as_nanos() as i64 });
         let begun = Instant::now();
         let mut waiting = vec![
@@ -128,17 +124,22 @@ impl Reception {
             PollFd::from_borrowed_fd(self.mount_info.descriptor(), PollFlags::PRI),
         ];
         waiting.extend(self.newcomers.iter().map(|newcomer| PollFd::new(&newcomer.socket, PollFlags::IN)));
-        match poll(&mut waiting, timeout.as_ref()) {
-            Err(Errno::INTR) => return Ok(true),
-            other => other?,
-        };
-        let ready: Vec<bool> = waiting.iter().map(|waits| !waits.revents().is_empty()).collect();
+        let polled = poll(&mut waiting, timeout.as_ref());
+        let ready: Vec<bool> = waiting.iter().map(|waits| polled.is_ok() && !waits.revents().is_empty()).collect();
         drop(waiting);
-        if ready[0] {
-            return Ok(false);
+        if let Some(errno) = polled.err().filter(|errno| *errno != Errno::INTR) {
+            tracing::error!("the direct door cannot wait for clients: {errno}");
+            std::thread::sleep(REST);
         }
-        if ready[2] {
-            self.read_mounts()?;
+        if ready[0] {
+            return false;
+        }
+        self.has_unread_mounts |= ready[2]; // of which the kernel tells once
+        if self.has_unread_mounts
+            && let Err(error) = self.read_mounts()
+        {
+            tracing::error!("the direct door cannot read the list of mounts: {error}");
+            self.rest();
         }
         let mut spoke = ready[3..].iter();
         let (said, silent): (Vec<Newcomer>, Vec<Newcomer>) = self.newcomers.drain(..).partition(|_| spoke.next() == Some(&true));
@@ -158,7 +159,13 @@ impl Reception {
             }
             self.look_for_watches();
         }
-        Ok(true)
+        true
+    }
+
+    /// Until there may be again what was not.
+    fn rest(&self) {
+        let time = Timespec { tv_sec: 0, tv_nsec: REST.as_nanos() as i64 };
+        let _woken = poll(&mut [PollFd::new(&self.stopped, PollFlags::IN)], Some(&time));
     }
 
     fn accept(&mut self) {
@@ -167,8 +174,7 @@ impl Reception {
             // A caller that is gone already is no error. Where no descriptor is left the caller stays in the queue, and the socket readable.
             Err(error) => {
                 tracing::debug!(%error, "no client of the direct door can be accepted");
-                let time = Timespec { tv_sec: 0, tv_nsec: REST.as_nanos() as i64 };
-                let _woken = poll(&mut [PollFd::new(&self.stopped, PollFlags::IN)], Some(&time));
+                self.rest();
                 return;
             }
         };
@@ -181,16 +187,17 @@ impl Reception {
     /// [CRD1]
     fn look_after_credentials(&self) {
         let clients: Vec<_> = self.shared.clients.lock().iter().map(|(id, client)| (*id, Arc::clone(client))).collect();
-        for (id, client) in clients {
+        for (id, client) in &clients {
             let has_answered = client.arena.has_answered_itself() && !mutant::on(Mutant::AnswerersNotLookedAfter); // [KNW2]
-            if (client.is_active.swap(false, Relaxed) || has_answered) && !mutant::on(Mutant::CredentialsKept) && has_changed(&client) {
+            if (client.is_active.swap(false, Relaxed) || has_answered) && !mutant::on(Mutant::CredentialsKept) && has_changed(client) {
                 tracing::info!(
                     process = client.peer.name(),
                     "the credentials of a client of the direct door have changed; its connection ends"
                 );
-                self.shared.control.remove(id);
+                self.shared.control.remove(*id);
             }
         }
+        self.shared.let_go(clients.into_iter().map(|(_, client)| client));
     }
 
     /// Ends leases of watched files ([LNS4]).
@@ -199,6 +206,7 @@ impl Reception {
         let clients: Vec<_> = self.shared.clients.lock().values().filter(stores).map(Arc::clone).collect();
         for client in clients {
             if client.is_looked_at.swap(true, Relaxed) {
+                self.shared.let_go([client]);
                 continue;
             }
             let shared = Arc::clone(&self.shared);
@@ -213,26 +221,30 @@ impl Reception {
 
     /// [CRD3], [D14]
     fn read_mounts(&mut self) -> io::Result<()> {
+        self.has_unread_mounts = true;
         self.found = self.mount_info.read(&self.shared.mount)?;
+        self.has_unread_mounts = false;
         if mutant::on(Mutant::ClosedMountServed) {
             self.found.closed = None;
         }
-        let clients = self.shared.clients.lock();
         if let Some(why) = self.found.closed {
+            let clients = self.shared.clients.lock();
             if !clients.is_empty() {
                 tracing::warn!("the direct door leaves this mount to the kernel: {why}");
             }
             clients.keys().for_each(|id| self.shared.control.remove(*id));
             return Ok(());
         }
-        let clients: Vec<Arc<Client>> = clients.values().map(Arc::clone).collect();
+        // Without the lock, which the poller takes: this may wait ([D10]).
         let mount_points = self.inner.of(&self.found, &self.shared.vfs);
         if mount_points != self.mount_points {
+            let clients: Vec<Arc<Client>> = self.shared.clients.lock().values().map(Arc::clone).collect();
             clients.iter().for_each(|client| client.set_mount_points(mount_points.clone()));
             self.mount_points = mount_points;
             if !mutant::on(Mutant::MountsNotRevoked) {
                 self.shared.vfs.file_system().revoke_all_answers(); // [KNW3]
             }
+            self.shared.let_go(clients);
         }
         Ok(())
     }
@@ -419,6 +431,11 @@ impl Reception {
 
 impl Drop for Reception {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // [CRD1]: nobody would look after the credentials of those who are in.
+            self.shared.is_closed.store(true, Relaxed);
+            self.shared.clients.lock().keys().for_each(|id| self.shared.control.remove(*id));
+        }
         let _gone_already = fs::remove_file(&self.path);
     }
 }
