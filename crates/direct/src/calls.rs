@@ -323,8 +323,8 @@ impl Call<'_> {
                 Ok(Answer::default())
             }
             Operation::Lend { handle, offset, into } => self.lend(handle, offset, into),
-            Operation::Map { handle, offset, length, into } => self.map((handle, false), offset, length, into),
-            Operation::MapForStores { handle, offset, length, into } => self.map((handle, true), offset, length, into),
+            Operation::Map { handle, offset, length, into } => self.map(&process, (handle, false), offset, length, into),
+            Operation::MapForStores { handle, offset, length, into } => self.map(&process, (handle, true), offset, length, into),
             Operation::Unmap { mapping } => Ok(self.client.mappings.remove(mapping.get()).map(done)?),
             Operation::LendStores { handle, offset, into } => self.lend_stores(&process, handle, offset, into),
             Operation::ReturnStores { lease } => {
@@ -565,11 +565,11 @@ impl Call<'_> {
     }
 
     /// [MAP1]–[MAP4], [MAP6] of `mappings.rs`
-    fn map(&self, (handle, for_stores): (Handle, bool), offset: i64, length: u64, into: Range) -> Result<Answer> {
+    fn map(&self, process: &Process, (handle, for_stores): (Handle, bool), offset: i64, length: u64, into: Range) -> Result<Answer> {
         let mappings = &self.client.mappings;
         mappings.are_served()?;
         mappings.have_room(length)?;
-        let mapped = self.vfs.map(&*self.file(handle)?, offset, length, for_stores)?;
+        let mapped = self.vfs.map(process, &*self.file(handle)?, offset, length, for_stores)?;
         let ranges: Vec<_> = mapped
             .extents()
             .iter()

@@ -22,6 +22,8 @@
 //!       opens, changes, reads of open files, and closes of files that were open for writing (`watched.rs`).
 //! [KV9] Stores by a mapping are told to nobody. So a file is mapped for stores only while nobody has it open there who may keep pages of it
 //!       ([`Caches::is_open`]), which is asked once it is known that it is mapped; whoever opens it from then on keeps none.
+//! [KV10] A mapping gives holes of its range space, and the file new times. So holes are mapped for who has the file open for writing, and
+//!       leaves the reserve as it is; for loads, others have them by the kernel.
 //!
 //! Not here, because nothing below the kernel knows it: resource limits (RLIMIT_FSIZE), programs that are being executed (ETXTBSY), locks,
 //! events (but [KV8]), security modules. The `fs.protected_*` rules belong to the machine; they are read where they would refuse ([`Protected`]).

@@ -46,6 +46,8 @@ pub enum Mutant {
     WatchersUntold,
     /// [KV9]: a file is mapped for stores though somebody has it open who may keep pages of it.
     MappedThoughOpen,
+    /// [KV10]: holes get space for whoever maps the file for loads.
+    HolesFilledByReaders,
     /// [KV1]: who may only read a file maps it for stores.
     MappedByReaders,
 }
