@@ -273,17 +273,15 @@ impl Call<'_> {
                 if process.leaves_watched {
                     self.vfs.leaves_watched_end(&process, &*self.file(handle)?)?;
                 }
-                let storing = self.client.storing.as_ref();
-                if storing.is_some_and(|storing| storing.has_of(handle)) {
-                    may_wait()?; // the end of leases
+                let close = || self.client.handles.remove(handle);
+                let Some(storing) = &self.client.storing else { return Ok(close().map(|_| Answer::default())?) };
+                if let Some(closed) = storing.unless_lent(handle, close) {
+                    return Ok(closed.map(|_| Answer::default())?);
                 }
-                self.client.handles.remove(handle)?;
-                // [LNS3]: what is lent this moment is ended by who lends. The file is closed in any case.
-                if let Some(Err(error)) = storing.map(|storing| storing.end_of(handle))
-                    && !matches!(error, Error::WouldWait)
-                {
-                    tracing::warn!("a lease for stores could not be ended yet: {error}");
-                }
+                may_wait()?; // the end of leases
+                close()?;
+                // The file is closed in any case.
+                storing.end_of(handle).unwrap_or_else(|error| tracing::warn!("a lease for stores could not be ended yet: {error}"));
                 Ok(Answer::default())
             }
             Operation::Read { handle, offset, into, unless } => {
