@@ -1,6 +1,6 @@
 //! The memory zone for programs of other processes, for stores.
 //!
-//! [SZ1] Each program gets an open file description of its own, opened for reading and writing; its number is locked in it, by a lock of open file
+//! [SZ1] Each program gets an open file description of its own, opened for reading and writing; its number is locked in it, by a lock for writing of open file
 //!       descriptions on one byte far behind every device, before anybody else has the description. The kernel keeps the lock as long as there is a
 //!       descriptor or a mapping of that description, in whatever process: children of `vfork` and `clone` are counted, the end of the
 //!       process that asked is not. So who has closed its own descriptor learns from the lock whether anybody can store to the zone for that program.
@@ -132,9 +132,9 @@ pub fn is_zone_held(file: &File) -> bool {
         .unwrap_or_else(|error| !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP | libc::ENOLCK)))
 }
 
-/// Whether another open file description has locked some of these bytes.
+/// Whether another open file description has locked some of these bytes for writing, which only one can that may store ([SZ1]).
 fn is_locked(file: &File, start: i64, length: i64) -> io::Result<bool> {
-    let mut lock = bytes_of(libc::F_WRLCK, start, length);
+    let mut lock = bytes_of(libc::F_RDLCK, start, length); // which no lock for loads is in the way of
     // SAFETY: as above; the kernel writes into the `flock`.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } < 0 {
         return Err(io::Error::last_os_error());
@@ -230,6 +230,20 @@ mod tests {
         assert!(!is_zone_held(&file));
         let (_stores, hold) = StoreZone::of(&file, PAGE, 8 * PAGE, 7).expect("nobody has the number");
         assert!(hold.is_held().expect("known") && is_zone_held(&file));
+    }
+
+    /// [SZ1]: whoever may read the file can lock any bytes of it for reading.
+    #[test]
+    fn a_lock_for_reading_is_not_one_of_a_program_that_may_store() {
+        let file = file();
+        let (zone, hold) = StoreZone::of(&file, PAGE, 8 * PAGE, 7).expect("opened");
+        drop(zone);
+        assert!(comes_without_copies(|| !is_zone_held(&file)));
+        let loads = crate::LentZone::of(&file, PAGE, 8 * PAGE).expect("opened");
+        let lock = bytes_of(libc::F_RDLCK, FIRST_BYTE, 1 << 32);
+        // SAFETY: the descriptor is open, the argument a `flock` that lives across the call.
+        assert_eq!(unsafe { libc::fcntl(loads.descriptor().as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) }, 0);
+        assert!(!is_zone_held(&file) && !hold.is_held().expect("known"));
     }
 
     /// [SZ1]: another process has the description, and the one that asked has not.

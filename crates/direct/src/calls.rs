@@ -277,17 +277,15 @@ impl Call<'_> {
                 if process.leaves_watched {
                     self.vfs.leaves_watched_end(&process, &*self.file(handle)?)?;
                 }
-                let storing = self.client.storing.as_ref();
-                if storing.is_some_and(|storing| storing.has_of(handle)) {
-                    may_wait()?; // the end of leases
+                let close = || self.client.handles.remove(handle);
+                let Some(storing) = &self.client.storing else { return Ok(close().map(|_| Answer::default())?) };
+                if let Some(closed) = storing.unless_lent(handle, close) {
+                    return Ok(closed.map(|_| Answer::default())?);
                 }
-                self.client.handles.remove(handle)?;
-                // [LNS3]: what is lent this moment is ended by who lends. The file is closed in any case.
-                if let Some(Err(error)) = storing.map(|storing| storing.end_of(handle))
-                    && !matches!(error, Error::WouldWait)
-                {
-                    tracing::warn!("a lease for stores could not be ended yet: {error}");
-                }
+                may_wait()?; // the end of leases
+                close()?;
+                // The file is closed in any case.
+                storing.end_of(handle).unwrap_or_else(|error| tracing::warn!("a lease for stores could not be ended yet: {error}"));
                 Ok(Answer::default())
             }
             Operation::Read { handle, offset, into, unless } => {
@@ -327,8 +325,8 @@ impl Call<'_> {
                 Ok(Answer::default())
             }
             Operation::Lend { handle, offset, into } => self.lend(handle, offset, into),
-            Operation::Map { handle, offset, length, into } => self.map((handle, false), offset, length, into),
-            Operation::MapForStores { handle, offset, length, into } => self.map((handle, true), offset, length, into),
+            Operation::Map { handle, offset, length, into } => self.map(&process, (handle, false), offset, length, into),
+            Operation::MapForStores { handle, offset, length, into } => self.map(&process, (handle, true), offset, length, into),
             Operation::Unmap { mapping } => Ok(self.client.mappings.remove(mapping.get()).map(done)?),
             Operation::LendStores { handle, offset, into } => self.lend_stores(&process, handle, offset, into),
             Operation::ReturnStores { lease } => {
@@ -570,11 +568,11 @@ impl Call<'_> {
     }
 
     /// [MAP1]–[MAP4], [MAP6] of `mappings.rs`
-    fn map(&self, (handle, for_stores): (Handle, bool), offset: i64, length: u64, into: Range) -> Result<Answer> {
+    fn map(&self, process: &Process, (handle, for_stores): (Handle, bool), offset: i64, length: u64, into: Range) -> Result<Answer> {
         let mappings = &self.client.mappings;
         mappings.are_served()?;
         mappings.have_room(length)?;
-        let mapped = self.vfs.map(&*self.file(handle)?, offset, length, for_stores)?;
+        let mapped = self.vfs.map(process, &*self.file(handle)?, offset, length, for_stores)?;
         let ranges: Vec<_> = mapped
             .extents()
             .iter()

@@ -9,7 +9,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use tandemfs_format::InodeNumber;
-use tandemfs_protocol::Handle;
+use tandemfs_protocol::{Handle, Number};
 use tandemfs_ring::{Arena, ClientId, Control, VersionWords};
 use tandemfs_trace::Recorder;
 use tandemfs_vfs::{Process, Vfs};
@@ -38,6 +38,8 @@ pub(crate) struct Client {
     pub(crate) has_zone: bool,
     /// Bytes of the zone that it was told of, which may be larger by now: nothing behind them is lent to it ([LND4]).
     pub(crate) zone_bytes: u64,
+    /// The operations that its greeting named; no other is served ([LND5]).
+    pub(crate) operations: u64,
     /// What it needs to store by itself ([LNS1]).
     pub(crate) storing: Option<Storing>,
     /// Bytes of its arena, which count until the last request of it is answered.
@@ -86,6 +88,7 @@ impl Client {
             sending,
             has_zone: false,
             zone_bytes: u64::MAX,
+            operations: 0,
             storing: None,
             arena_bytes,
             lent_bytes_min: shared.limits.lent_bytes_min,
@@ -98,6 +101,17 @@ impl Client {
             tally: Arc::default(),
             arenas,
         }
+    }
+
+    /// Whether its greeting named an operation ([LND5]).
+    pub(crate) fn is_served(&self, number: Number) -> bool {
+        let is_left_to_others = match number {
+            Number::Lend => mutant::on(Mutant::LentWithoutZone),
+            Number::Map | Number::Unmap => mutant::on(Mutant::MappedWithoutZone),
+            Number::MapForStores => mutant::on(Mutant::StoresMappedByAll),
+            _ => false,
+        };
+        self.operations & number.bit() != 0 || is_left_to_others
     }
 
     /// The process, as `vfs` wants to know it.
@@ -193,7 +207,11 @@ impl Shared {
                 drop(client.handles.remove(handle));
             }
         }
-        // Whoever removes a name has never the last hold of a client ([D3]).
+        self.let_go(clients); // by whoever removes a name
+    }
+
+    /// Gives up what somebody who looks has of clients. The last hold of one is given up by the pool ([D3]).
+    pub(crate) fn let_go(&self, clients: impl IntoIterator<Item = Arc<Client>>) {
         for last in clients.into_iter().filter_map(Arc::into_inner) {
             self.pool.run(Box::new(move || drop(last)));
         }

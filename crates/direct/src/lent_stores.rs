@@ -270,6 +270,14 @@ impl Storing {
         self.told.lock().iter().any(|told| told.handle == handle && told.is_lent())
     }
 
+    /// Closes a handle that has no leases. Who lends by it tells of the lease before or behind that, and looks behind its telling whether the
+    /// handle is open still ([LNS3]). Does not wait.
+    pub(crate) fn unless_lent<T>(&self, handle: Handle, close: impl FnOnce() -> T) -> Option<T> {
+        let told = self.told.lock();
+        let is_lent = told.iter().any(|told| told.handle == handle && told.is_lent());
+        (!is_lent).then(close)
+    }
+
     /// Ends a lease that the client gives back.
     pub(crate) fn give_back(&self, token: LeaseToken) -> tandemfs_fs::Result<()> {
         self.end(|told| told.token == token)

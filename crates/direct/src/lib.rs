@@ -17,7 +17,8 @@
 //! [D9] One thread looks at all clients, or sleeps until one rings (the ring's poller). It serves what it can serve at once.
 //! [D10] The poller never waits. Every operation of the file system may (an inode that somebody else changes, room in the journal, the
 //!       drive), even `fstat`: what would wait or take long is refused unchanged and runs in the pool ([SRV1]–[SRV5] of `serving.rs`).
-//! [D14] What only the kernel can decide goes back to the client, which makes the call through the mount.
+//! [D14] What only the kernel can decide goes back to the client, which makes the call through the mount. An inode on which something is mounted is
+//!       known as such while that mount is there, whatever name a directory above it has got meanwhile.
 //!
 //! [CRD1] Credentials come from the kernel: the process of the socket's other end, and `/proc` of that very process. They are read again
 //!        every 100 ms while the client is active, and the connection ends when they have changed.
@@ -45,6 +46,8 @@
 //!        to take back from a client that is stopped or killed, and nothing kept for it but its connection.
 //! [LND4] A zone that has grown in use is lent as far as the client was told of it: places behind that would be outside of its zone, and an answer that
 //!        names one is none to it ([CN1] of the client). Bytes there go by requests until it connects again.
+//! [LND5] What a greeting does not name is not served to that client, whatever it asks: which operations those are is kept with the client and
+//!        looked at before each request, which gets ENOSYS.
 //!
 //! *Architecture invariant:* names, blocks and permissions belong to `vfs` and `fs`; this crate knows clients and threads.
 

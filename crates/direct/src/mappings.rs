@@ -18,10 +18,11 @@
 //!        ends when the lock is gone, for which the kernel is asked when the client says so or ends, and every 100 ms from then on. One
 //!        description a client would be held as long as any of its mappings, so that each single end would have to be believed. Also a
 //!        forked child keeps the mapping with its lock, and so does who unmaps only a part.
-//! [MAP7] A file is mapped for stores by who has the zone, is trusted with stores ([LNS1] of `lent_stores.rs`), and has it open for reading and writing. Numbers of locks are those from 2^31 on, in turn; one that
+//! [MAP7] A file is mapped for stores by who has the zone, is trusted with stores ([LNS1] of `lent_stores.rs`; [LND5] keeps that), and has it open for reading and writing. Numbers of locks are those from 2^31 on, in turn; one that
 //!        is held, by what an earlier server left, is passed over.
 //! [MAP8] What is said to be gone, or was a client's that has ended, and is still held, counts against all clients: where there are so many as
-//!        one client may have, nobody maps for stores.
+//!        one client may have, nobody maps for stores, and the same for loads. Each client that has ended and left mappings for loads costs
+//!        a descriptor of the daemon: where there are as many as clients are let in, newcomers map nothing.
 //! [MAP9] A server that ends leaves pins whose lock is held to the file system ([FM8] of `crates/fs`): somebody may still store there.
 
 use std::collections::{HashMap, VecDeque};
@@ -112,6 +113,16 @@ impl Left {
     /// How many pins there are.
     pub(crate) fn pins(&self) -> usize {
         self.pins.load(SeqCst)
+    }
+
+    /// How many mappings for loads clients that have ended have left.
+    fn loads(&self) -> usize {
+        self.all.lock().iter().map(|(_, pins)| pins.len()).sum()
+    }
+
+    /// Whether the zone of another client may be held: each that is left costs a descriptor ([MAP8]).
+    pub(crate) fn has_room(&self, clients: usize) -> bool {
+        self.all.lock().len() < clients || mutant::on(Mutant::LoadsLeftUnbounded)
     }
 
     /// Whether somebody is to call [`sweep`](Self::sweep): there is something, and nobody does already.
@@ -208,8 +219,11 @@ impl Mappings {
         self.held.lock().pins.len()
     }
 
-    /// Keeps a mapping for loads; its number. ENOMEM as above.
+    /// Keeps a mapping for loads; its number. ENOMEM as above, and where too many are left ([MAP8]).
     pub(crate) fn add(&self, mapped: MappedElsewhere) -> Result<u64, Errno> {
+        if self.left.loads() >= self.most.0 && !mutant::on(Mutant::LoadsLeftUnbounded) {
+            return Err(Errno::NOMEM);
+        }
         self.keep(mapped, None)
     }
 

@@ -1,7 +1,7 @@
 //! What the kernel's list of mounts says about this mount: whether the door may serve it ([CRD3]), and where something else is mounted in it
 //! ([D14]). All clients are in the daemon's mount namespace, so one list is everybody's.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use tandemfs_format::InodeNumber;
 use tandemfs_vfs::{At, Capabilities, Credentials, Process, Subject, Vfs};
 
+use crate::mutant::{self, Mutant};
 use crate::server::MountIdentity;
 
 /// The list, which can be polled for changes.
@@ -22,8 +23,8 @@ pub(crate) struct Found {
     pub(crate) closed: Option<&'static str>,
     /// Mounts of the file system that clients may come by: whole ones, as writable as the daemon's.
     pub(crate) ids: Vec<u64>,
-    /// Paths in the file system on which something is mounted.
-    inner: Vec<Vec<u8>>,
+    /// Paths in the file system on which something is mounted, with the number of that mount.
+    inner: Vec<(u64, Vec<u8>)>,
 }
 
 impl MountInfo {
@@ -44,12 +45,24 @@ impl MountInfo {
     }
 }
 
-impl Found {
-    /// The inodes of those paths.
-    pub(crate) fn mount_points(&self, vfs: &Vfs) -> HashSet<InodeNumber> {
+/// The inodes on which something is mounted, each as long as that mount is there: the list has paths as the kernel knows them, which what others
+/// have renamed by the door no longer has.
+#[derive(Default)]
+pub(crate) struct MountPoints(HashMap<u64, Vec<InodeNumber>>);
+
+impl MountPoints {
+    /// Those of a list. May wait.
+    pub(crate) fn of(&mut self, found: &Found, vfs: &Vfs) -> HashSet<InodeNumber> {
         let everybody = Process::of(Credentials::new(0, 0, &[], Capabilities::ALL));
-        let inode = |path: &Vec<u8>| vfs.stat(&everybody, Subject::unfollowed(At::Root, path)).ok().map(|attributes| attributes.inode);
-        self.inner.iter().filter_map(inode).collect()
+        let mut before = std::mem::take(&mut self.0);
+        for (id, path) in &found.inner {
+            let mut inodes = before.remove(id).filter(|_| !mutant::on(Mutant::MountPointsForgotten)).unwrap_or_default();
+            let now = vfs.stat(&everybody, Subject::unfollowed(At::Root, path)).map(|attributes| attributes.inode);
+            // The number may be that of another mount already: both count.
+            inodes.extend(now.ok().filter(|now| !inodes.contains(now)));
+            self.0.insert(*id, inodes);
+        }
+        self.0.values().flatten().copied().collect()
     }
 }
 
@@ -109,7 +122,7 @@ fn found(text: &[u8], mount: &MountIdentity) -> Found {
     let ids = ours().filter(is_whole).map(|line| line.id).collect();
     let inner = ours().flat_map(|outer| {
         let below = lines.iter().filter(|line| line.parent == outer.id && line.id != outer.id);
-        below.filter_map(|line| inside(outer, &line.place))
+        below.filter_map(|line| Some((line.id, inside(outer, &line.place)?)))
     });
     Found { closed, ids, inner: inner.collect() }
 }
@@ -145,7 +158,7 @@ mod tests {
              43 42 0:61 / /elsewhere/x rw - tmpfs t rw\n44 30 0:62 / /mnt/a\\040bc rw - tmpfs t rw\n\
              45 30 0:57 / /again rw - fuse.tandemfs x rw\n46 30 0:57 / /readable ro - fuse.tandemfs x rw\n"
         ));
-        assert_eq!(all, Found { closed: None, ids: vec![40, 45], inner: vec![b"sub/deep".to_vec(), b"sub/x".to_vec()] });
+        assert_eq!(all, Found { closed: None, ids: vec![40, 45], inner: vec![(41, b"sub/deep".to_vec()), (43, b"sub/x".to_vec())] });
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub enum Mutant {
     AnswerersNotLookedAfter,
     /// [KNW3]: answers that were made by an older list of mounts stay right.
     MountsNotRevoked,
+    /// [D14]: a mount point is forgotten when a directory above it has another name.
+    MountPointsForgotten,
     /// [CRD3]: a mount that was made read-only by others is served.
     ClosedMountServed,
     /// [LND1]: whoever asks for the memory zone gets it.
@@ -50,6 +52,8 @@ pub enum Mutant {
     LentWithoutZone,
     /// [MAP1]: a client may have any number of mappings.
     MappingsUnbounded,
+    /// [MAP8]: clients that end may leave any number of mappings for loads.
+    LoadsLeftUnbounded,
     /// [MAP2]: pages that are mapped may move once the client has ended.
     PinsEndWithClients,
     /// [MAP3]: who has no zone maps files.
@@ -76,6 +80,8 @@ pub enum Mutant {
     LateForgotten,
     /// [LNS8]: who asks how far appends count is told before the lease has ended.
     AppendedAtOnce,
+    /// [MAP7]: who has the zone for loads maps for stores, though it is not trusted with them.
+    StoresMappedByAll,
     /// [MAP6]: a mapping for stores is gone when the client says so, or ends.
     EndsBelieved,
     /// [DSC2]: descriptors can read and write, whatever the open file may.

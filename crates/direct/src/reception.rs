@@ -28,7 +28,7 @@ use tandemfs_ring::{Arena, Doorbell, Lifeline, PAGE_BYTES, Sizes, VERSION_WORDS}
 use crate::clients::{Client, Shared};
 use crate::lent_stores::Storing;
 use crate::mappings::Hold;
-use crate::mountinfo::{Found, MountInfo};
+use crate::mountinfo::{Found, MountInfo, MountPoints};
 use crate::mutant::{self, Mutant};
 use crate::peers::{self, Identity, Peer};
 use crate::server::Entrants;
@@ -56,8 +56,11 @@ pub(crate) struct Reception {
     stopped: PipeReader,
     mount_info: MountInfo,
     found: Found,
+    inner: MountPoints,
     /// As the clients know them.
     mount_points: HashSet<InodeNumber>,
+    /// The list of mounts has changed since it was read, or could not be read.
+    has_unread_mounts: bool,
     daemon: Identity,
     entrants: Entrants,
     doorbell: Doorbell,
@@ -78,9 +81,25 @@ impl Reception {
         let (listener, path) = listening(&shared)?;
         let daemon = peers::own()?;
         let (newcomers, looked) = (Vec::new(), Instant::now());
-        let mount_points = found.mount_points(&shared.vfs);
-        let reception =
-            Self { shared, listener, path, stopped, mount_info, found, mount_points, daemon, entrants, doorbell, newcomers, looked };
+        let mut inner = MountPoints::default();
+        let mount_points = inner.of(&found, &shared.vfs);
+        let has_unread_mounts = false;
+        let reception = Self {
+            shared,
+            listener,
+            path,
+            stopped,
+            mount_info,
+            found,
+            inner,
+            mount_points,
+            has_unread_mounts,
+            daemon,
+            entrants,
+            doorbell,
+            newcomers,
+            looked,
+        };
         Ok((reception, stop))
     }
 
@@ -90,21 +109,13 @@ impl Reception {
 
     /// Greets until the end.
     pub(crate) fn run(mut self) {
-        loop {
-            match self.wait() {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(error) => {
-                    tracing::error!("the direct door lets nobody in any more: {error}");
-                    break;
-                }
-            }
-        }
+        while self.wait() {}
     }
 
-    /// Waits for something and does it; false at the end.
-    fn wait(&mut self) -> io::Result<bool> {
-        let is_busy = !self.newcomers.is_empty() || self.shared.left.pins() > 0 || !self.shared.clients.lock().is_empty();
+    /// Waits for something and does it; false at the end. What fails is tried again: credentials are looked after in any case.
+    fn wait(&mut self) -> bool {
+        let is_busy =
+            self.has_unread_mounts || !self.newcomers.is_empty() || self.shared.left.pins() > 0 || !self.shared.clients.lock().is_empty();
         let timeout = is_busy.then_some(Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.as_nanos() as i64 });
         let begun = Instant::now();
         let mut waiting = vec![
@@ -113,17 +124,22 @@ impl Reception {
             PollFd::from_borrowed_fd(self.mount_info.descriptor(), PollFlags::PRI),
         ];
         waiting.extend(self.newcomers.iter().map(|newcomer| PollFd::new(&newcomer.socket, PollFlags::IN)));
-        match poll(&mut waiting, timeout.as_ref()) {
-            Err(Errno::INTR) => return Ok(true),
-            other => other?,
-        };
-        let ready: Vec<bool> = waiting.iter().map(|waits| !waits.revents().is_empty()).collect();
+        let polled = poll(&mut waiting, timeout.as_ref());
+        let ready: Vec<bool> = waiting.iter().map(|waits| polled.is_ok() && !waits.revents().is_empty()).collect();
         drop(waiting);
-        if ready[0] {
-            return Ok(false);
+        if let Some(errno) = polled.err().filter(|errno| *errno != Errno::INTR) {
+            tracing::error!("the direct door cannot wait for clients: {errno}");
+            std::thread::sleep(REST);
         }
-        if ready[2] {
-            self.read_mounts()?;
+        if ready[0] {
+            return false;
+        }
+        self.has_unread_mounts |= ready[2]; // of which the kernel tells once
+        if self.has_unread_mounts
+            && let Err(error) = self.read_mounts()
+        {
+            tracing::error!("the direct door cannot read the list of mounts: {error}");
+            self.rest();
         }
         let mut spoke = ready[3..].iter();
         let (said, silent): (Vec<Newcomer>, Vec<Newcomer>) = self.newcomers.drain(..).partition(|_| spoke.next() == Some(&true));
@@ -143,7 +159,13 @@ impl Reception {
             }
             self.look_for_watches();
         }
-        Ok(true)
+        true
+    }
+
+    /// Until there may be again what was not.
+    fn rest(&self) {
+        let time = Timespec { tv_sec: 0, tv_nsec: REST.as_nanos() as i64 };
+        let _woken = poll(&mut [PollFd::new(&self.stopped, PollFlags::IN)], Some(&time));
     }
 
     fn accept(&mut self) {
@@ -152,8 +174,7 @@ impl Reception {
             // A caller that is gone already is no error. Where no descriptor is left the caller stays in the queue, and the socket readable.
             Err(error) => {
                 tracing::debug!(%error, "no client of the direct door can be accepted");
-                let time = Timespec { tv_sec: 0, tv_nsec: REST.as_nanos() as i64 };
-                let _woken = poll(&mut [PollFd::new(&self.stopped, PollFlags::IN)], Some(&time));
+                self.rest();
                 return;
             }
         };
@@ -166,16 +187,17 @@ impl Reception {
     /// [CRD1]
     fn look_after_credentials(&self) {
         let clients: Vec<_> = self.shared.clients.lock().iter().map(|(id, client)| (*id, Arc::clone(client))).collect();
-        for (id, client) in clients {
+        for (id, client) in &clients {
             let has_answered = client.arena.has_answered_itself() && !mutant::on(Mutant::AnswerersNotLookedAfter); // [KNW2]
-            if (client.is_active.swap(false, Relaxed) || has_answered) && !mutant::on(Mutant::CredentialsKept) && has_changed(&client) {
+            if (client.is_active.swap(false, Relaxed) || has_answered) && !mutant::on(Mutant::CredentialsKept) && has_changed(client) {
                 tracing::info!(
                     process = client.peer.name(),
                     "the credentials of a client of the direct door have changed; its connection ends"
                 );
-                self.shared.control.remove(id);
+                self.shared.control.remove(*id);
             }
         }
+        self.shared.let_go(clients.into_iter().map(|(_, client)| client));
     }
 
     /// Ends leases of watched files ([LNS4]).
@@ -184,6 +206,7 @@ impl Reception {
         let clients: Vec<_> = self.shared.clients.lock().values().filter(stores).map(Arc::clone).collect();
         for client in clients {
             if client.is_looked_at.swap(true, Relaxed) {
+                self.shared.let_go([client]);
                 continue;
             }
             let shared = Arc::clone(&self.shared);
@@ -198,26 +221,30 @@ impl Reception {
 
     /// [CRD3], [D14]
     fn read_mounts(&mut self) -> io::Result<()> {
+        self.has_unread_mounts = true;
         self.found = self.mount_info.read(&self.shared.mount)?;
+        self.has_unread_mounts = false;
         if mutant::on(Mutant::ClosedMountServed) {
             self.found.closed = None;
         }
-        let clients = self.shared.clients.lock();
         if let Some(why) = self.found.closed {
+            let clients = self.shared.clients.lock();
             if !clients.is_empty() {
                 tracing::warn!("the direct door leaves this mount to the kernel: {why}");
             }
             clients.keys().for_each(|id| self.shared.control.remove(*id));
             return Ok(());
         }
-        let clients: Vec<Arc<Client>> = clients.values().map(Arc::clone).collect();
-        let mount_points = self.found.mount_points(&self.shared.vfs);
+        // Without the lock, which the poller takes: this may wait ([D10]).
+        let mount_points = self.inner.of(&self.found, &self.shared.vfs);
         if mount_points != self.mount_points {
+            let clients: Vec<Arc<Client>> = self.shared.clients.lock().values().map(Arc::clone).collect();
             clients.iter().for_each(|client| client.set_mount_points(mount_points.clone()));
             self.mount_points = mount_points;
             if !mutant::on(Mutant::MountsNotRevoked) {
                 self.shared.vfs.file_system().revoke_all_answers(); // [KNW3]
             }
+            self.shared.let_go(clients);
         }
         Ok(())
     }
@@ -296,6 +323,7 @@ impl Reception {
         client.has_zone = zone.is_some();
         let told = zone.as_ref().map(LentZone::length).into_iter().chain(store_zone.as_ref().map(StoreZone::length));
         client.zone_bytes = told.min().unwrap_or(u64::MAX);
+        client.operations = operations;
         client.storing = storing;
         self.shared.vfs.file_system().introduce_caller(client.peer.pid.cast_unsigned());
         let client = Arc::new(client);
@@ -363,6 +391,10 @@ impl Reception {
 
     /// Tells how long a zone may be mapped ([MAP2]). The byte is of this connection alone.
     fn hold(&self, zone: &LentZone, pid: i32) -> Option<Hold> {
+        if !self.shared.left.has_room(self.shared.limits.clients) {
+            tracing::debug!("clients that have ended left too many mappings; a client of the direct door maps nothing");
+            return None; // [MAP8]
+        }
         let looks = self.shared.vfs.file_system().drive().lent_zone()?;
         let byte = u64::from(pid.cast_unsigned()) << 28 | self.shared.connections.load(Relaxed) & ((1 << 28) - 1);
         let hold = looks.and_then(|looks| Hold::of(zone, looks, byte));
@@ -401,6 +433,11 @@ impl Reception {
 
 impl Drop for Reception {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // [CRD1]: nobody would look after the credentials of those who are in.
+            self.shared.is_closed.store(true, Relaxed);
+            self.shared.clients.lock().keys().for_each(|id| self.shared.control.remove(*id));
+        }
         let _gone_already = fs::remove_file(&self.path);
     }
 }

@@ -87,6 +87,8 @@ impl Desk {
         client.is_active.store(true, Relaxed);
         match Operation::decode(request) {
             Ok(Operation::Nothing) => ticket.answer(&Answer::default()),
+            // [LND5]
+            Ok(operation) if !client.is_served(operation.number()) => ticket.answer(&Outcome::Errno(Errno::NOSYS.raw_os_error()).encode()),
             Ok(operation) if calls::is_for_the_pool(&operation) => {
                 let begun = client.tally.begin(operation.number());
                 return Some(hand_on(&shared, client, request, (ticket, begun), Owed::default()));

@@ -6,6 +6,8 @@
 //!
 //!     cargo test --profile soak -p tandemfs-direct --test mapped -- --ignored --nocapture cost
 
+#[path = "support/greeting.rs"]
+mod greeting;
 #[path = "support/memory.rs"]
 mod memory;
 #[path = "support/pages.rs"]
@@ -13,18 +15,22 @@ mod pages;
 mod support;
 
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
+use rustix::net::RecvFlags;
 use tandemfs_client::mutant::{self as client_mutant, Mutant as ClientMutant};
 use tandemfs_client::{Errno, Error, File, Mapping, Mount, OpenOptions, Options, Tree, Why};
 use tandemfs_crash::{Random, comes_within};
 use tandemfs_direct::mutant::{self, Mutant};
 use tandemfs_direct::{Entrants, Limits, Server};
+use tandemfs_protocol::{Handle, Hello, Number, Operation, Outcome, Place, Text};
+use tandemfs_ring::{Client, Range as ArenaRange};
 use tandemfs_vfs::{At, OpenFile, Settings, Subject, Vfs};
 
+use greeting::greeted;
 use memory::{GROUP, PATIENCE, alone, file_system, filled, somebody};
 use pages::Pages;
 
@@ -41,10 +47,14 @@ struct Scene {
 }
 
 fn scene_of(zone_bytes: u64, limits: Limits) -> Scene {
+    scene_lending(zone_bytes, Limits { stores_by: Some(GROUP), ..limits })
+}
+
+fn scene_lending(zone_bytes: u64, limits: Limits) -> Scene {
     let (fs, _image) = file_system(zone_bytes);
     let pages = Arc::<Pages>::default();
     let vfs = Vfs::new(Arc::new(fs), Settings::default()).beside(pages.clone());
-    let limits = Limits { threads: 4, lends_to: Some(GROUP), stores_by: Some(GROUP), ..limits };
+    let limits = Limits { threads: 4, lends_to: Some(GROUP), ..limits };
     let server = Server::start(vfs.clone(), support::mount_identity(), Box::new(|| true), Entrants::Everybody, limits).expect("starts");
     Scene { vfs, server, pages }
 }
@@ -426,6 +436,52 @@ fn who_may_not_write_maps_nothing_for_stores() {
     assert!(matches!(&crossed, Err(Error::Crossed(crossed)) if crossed.why == Why::NotServed), "{crossed:?}");
 }
 
+/// [MAP7], [LND5]: a client that was lent the zone for loads alone asks for a mapping for stores all the same.
+#[test]
+fn who_may_only_load_gets_no_description_for_stores() {
+    let _alone = alone();
+    fn asked(limits: Limits) -> (bool, Result<(), Outcome>, bool, bool) {
+        let scene = scene_lending(ZONE_BYTES, limits);
+        scene.write(&scene.open("f"), 0, &[1; 10_000]).expect("written");
+        let socket = support::socket_to(scene.server.socket());
+        let (welcome, mut descriptors) = greeted(socket.as_fd(), Hello::new(1, 1 << 20).wanting_zone(true));
+        assert!(welcome.zone.is_some(), "the zone for loads");
+        let is_named = welcome.operations & Number::MapForStores.bit() != 0;
+        let _zone = descriptors.pop();
+        let bell = if descriptors.len() > 3 { Some(descriptors.remove(2)) } else { None };
+        let again = socket.try_clone().expect("cloned");
+        let client = Client::map(descriptors[0].as_fd(), descriptors[1].as_fd(), bell, Some(socket)).expect("mapped");
+        let mut slot = client.slot().expect("a slot");
+        let mut ask = |operation: Operation<'_>| {
+            Outcome::decode(slot.call(&operation.encode().expect("short")).expect("answered")).expect("an outcome")
+        };
+        let open = Operation::Open {
+            at: Place::Root,
+            path: Text::Here(b"f"),
+            flags: libc::O_RDWR,
+            mode: 0,
+            umask: 0,
+            into: ArenaRange::default(),
+        };
+        let Outcome::Done(opened) = ask(open) else { panic!("opened") };
+        let handle = Handle::of(opened.value).expect("a handle");
+        let buffer = client.buffer(4096).expect("room");
+        let mapped = match ask(Operation::MapForStores { handle, offset: 0, length: 4096, into: buffer.range() }) {
+            Outcome::Done(_) => Ok(()),
+            other => Err(other),
+        };
+        let is_sent = rustix::net::recv(&again, &mut [0_u8; 64][..], RecvFlags::DONTWAIT).is_ok();
+        (is_named, mapped, is_sent, scene.vfs.file_system().drive().is_zone_held())
+    }
+    let loads_alone = Limits::default;
+    assert_eq!(asked(Limits { stores_by: Some(GROUP), ..loads_alone() }), (true, Ok(()), true, false), "taken from the socket, and gone");
+    assert_eq!(asked(loads_alone()), (false, Err(Outcome::Errno(libc::ENOSYS)), false, false));
+    mutant::select(Mutant::StoresMappedByAll);
+    let found = asked(loads_alone());
+    mutant::select(Mutant::None);
+    assert_eq!((found.1, found.2), (Ok(()), true), "StoresMappedByAll escaped");
+}
+
 /// Removes `f`, whose pages somebody may still store to, and fills the file system.
 fn fill(scene: &Scene) -> usize {
     scene.vfs.unlink(&somebody(), At::Root, b"f").expect("removed");
@@ -544,6 +600,43 @@ fn mappings_that_are_left_are_bounded() {
     let found = last();
     mutant::select(Mutant::None);
     assert_eq!(found, None, "MappingsUnbounded escaped");
+}
+
+/// [MAP8]: each connection of this process ends the one before, whose mappings stay; of so many mappings, or so many connections.
+#[test]
+fn mappings_for_loads_that_are_left_are_bounded() {
+    let _alone = alone();
+    const ROUNDS: usize = 6;
+    fn left(limits: Limits) -> (usize, Vec<Error>) {
+        let scene = scene_of(ZONE_BYTES, limits);
+        scene.write(&scene.open("f"), 0, &[1; 4096]).expect("written");
+        let (mut all, mut ends) = (Vec::new(), Vec::new());
+        for round in 0..ROUNDS {
+            let mount = scene.connect(); // which ends the one before
+            assert!(eventually(|| scene.server.clients().0 == 1), "round {round}");
+            std::thread::sleep(Duration::from_millis(100)); // what that one had is left, by the pool
+            match mount.open("f").expect("opened").map(0..4096) {
+                Ok(mapping) => all.push((mount, mapping)),
+                Err(error) => ends.push(error),
+            }
+        }
+        let most = scene.server.mappings();
+        drop(all);
+        assert!(scene.has_mappings(0));
+        let mount = scene.connect();
+        mount.open("f").expect("opened").map(0..4096).expect("there is room again");
+        (most, ends)
+    }
+    let mappings = || Limits { mappings: 3, ..Limits::default() };
+    let clients = || Limits { clients: 2, ..Limits::default() };
+    let (most, ends) = left(mappings());
+    assert_eq!((most, ends), (3, vec![Errno::NOMEM.into(); ROUNDS - 3]));
+    let (most, ends) = left(clients());
+    assert!((2..=3).contains(&most) && ends.len() == ROUNDS - most, "{most}: {ends:?}"); // one ends beside the greeting of the next
+    mutant::select(Mutant::LoadsLeftUnbounded);
+    let found = (left(mappings()).0, left(clients()).0);
+    mutant::select(Mutant::None);
+    assert_eq!(found, (ROUNDS, ROUNDS), "LoadsLeftUnbounded escaped");
 }
 
 /// [MAP9], [FM8] of `crates/fs`: the pages of a removed file are given to nobody, and the next mount waits until they cannot be stored to.

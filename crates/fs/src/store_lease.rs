@@ -169,6 +169,8 @@ pub struct StoreLease {
     is_untimed: AtomicBool,
     /// Its pages are kept back when they are freed.
     is_taken: AtomicBool,
+    /// The program was told that it has it no more, and asks how far its appends count.
+    is_taken_away: AtomicBool,
     ender: Mutex<Option<Ender>>,
 }
 
@@ -200,6 +202,7 @@ impl StoreLease {
             used: Mutex::new(Instant::now()),
             is_untimed: AtomicBool::new(false),
             is_taken: AtomicBool::new(false),
+            is_taken_away: AtomicBool::new(false),
             ender: Mutex::new(Some(ender)),
         })
     }
@@ -294,6 +297,17 @@ impl StoreLease {
     /// True at the first call: its pages are to be kept back.
     pub(crate) fn begin_taking(&self) -> bool {
         !self.is_taken.swap(true, SeqCst)
+    }
+
+    /// Tells the program that it has it no more.
+    pub(crate) fn take_away(&self) {
+        self.access.take_away();
+        self.is_taken_away.store(true, SeqCst);
+    }
+
+    /// Whether the program was told so, also by an end that failed.
+    pub(crate) fn is_taken_away(&self) -> bool {
+        self.is_taken_away.load(SeqCst)
     }
 
     /// Ends it, for who has claimed that in the range lock of the file. Afterwards the range is free.

@@ -85,15 +85,15 @@ impl Events {
     /// Ends a wait, at once: what it names may be gone after this.
     pub(crate) fn cancel(&mut self, key: u64) -> io::Result<()> {
         self.waits.cancel(key, NOBODY)?;
-        self.waits.submit(false)
+        self.has_new = !self.waits.submit(false)?;
+        Ok(())
     }
 
     /// Appends the keys of what has happened; with `wait` at least one, unless a signal came.
     #[inline]
     pub(crate) fn collect(&mut self, wait: bool, into: &mut Vec<u64>) -> io::Result<()> {
         if wait || self.has_new {
-            self.has_new = false;
-            self.waits.submit(wait)?;
+            self.has_new = !self.waits.submit(wait)?;
         }
         self.waits.completed(|key, _| {
             if key != NOBODY {

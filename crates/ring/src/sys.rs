@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+use std::time::Duration;
 
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
@@ -152,6 +153,16 @@ impl Drop for Mapping {
     }
 }
 
+/// How long, and how often in a row, the kernel is left alone that has no memory for a wait.
+const REST: Duration = Duration::from_millis(1);
+const TRIES_MAX: u32 = 1000;
+
+/// Whether the kernel may take a little later what it has refused with this error.
+fn is_of_the_moment(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, OutOfMemory, ResourceBusy, WouldBlock};
+    matches!(error.kind(), Interrupted | ResourceBusy | WouldBlock | OutOfMemory)
+}
+
 /// An io_uring that waits for words and descriptors.
 pub(crate) struct Waits(IoUring);
 
@@ -189,21 +200,33 @@ impl Waits {
     }
 
     fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+        let mut tries = 0;
         loop {
             // SAFETY: the kernel reads a word of this process when the entry is submitted, and polls a descriptor; it writes no memory of
             // ours. An address or descriptor that is gone by then completes with an error.
             if unsafe { self.0.submission().push(entry) }.is_ok() {
                 return Ok(());
             }
-            self.0.submit()?;
+            tries += 1;
+            match self.0.submit() {
+                Err(error) if tries < TRIES_MAX && is_of_the_moment(&error) => std::thread::sleep(REST),
+                submitted => drop(submitted?),
+            }
         }
     }
 
-    /// Hands new waits to the kernel, and with `wait` returns only when one has completed.
-    pub(crate) fn submit(&mut self, wait: bool) -> io::Result<()> {
+    /// Hands new waits to the kernel, and with `wait` returns only when one has completed. False where it has not taken all of them, as it has
+    /// no memory or asks to be asked again: then it may have waited for nothing, and is to be asked again.
+    pub(crate) fn submit(&mut self, wait: bool) -> io::Result<bool> {
         match self.0.submit_and_wait(usize::from(wait)) {
-            Err(error) if !matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ResourceBusy) => Err(error),
-            _ => Ok(()),
+            Err(error) if !is_of_the_moment(&error) => Err(error),
+            _ if self.0.submission().is_empty() => Ok(true),
+            _ => {
+                if wait {
+                    std::thread::sleep(REST);
+                }
+                Ok(false)
+            }
         }
     }
 

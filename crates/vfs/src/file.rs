@@ -1,5 +1,6 @@
 //! Open files: a description with its offset and flags, and what programs do by descriptors.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,12 +15,13 @@ use tandemfs_fs::{
     StoreLease, WriteOptions, leaves_to_others, may_wait,
 };
 
+use crate::caches::left;
 use crate::credentials::{Credentials, Process};
 use crate::mutant::{self, Mutant, Point, on};
 use crate::permissions::kind;
 use crate::quick::{QUICK_BYTES, QUICK_ENTRIES, bounded};
 use crate::walk::Node;
-use crate::{Result, Vfs};
+use crate::{Result, Vfs, Why};
 
 /// Most bytes that one call reads or writes, as the kernel's limit.
 const CALL_BYTES_MAX: usize = 0x7fff_f000;
@@ -338,13 +340,13 @@ impl Vfs {
 
     /// Keeps a range of an open file where it is in the memory zone ([`FileSystem::map_elsewhere`]), for who maps it there for loads, or if it is
     /// `writable` for stores too. What the mount's kernel has stored is settled first, as before a read. A file of which the kernel has pages is
-    /// left to it, and for stores one that it has open ([KV9]). May wait.
+    /// left to it, and for stores one that it has open ([KV9]); for loads also a range with holes that the caller may not fill ([KV10]). May wait.
     ///
     /// # Errors
     /// `EBADF` if it is not open for reading, `EACCES` if it is to be stored to and not open for writing; `EINVAL` for a negative offset, for what
     /// is no regular file, and for a range that is empty, is no whole pages at its start, or ends behind the file; `EOPNOTSUPP` where nothing is
     /// mapped; [`Why::Cached`](crate::Why::Cached); errors of the device.
-    pub fn map(&self, file: &OpenFile, offset: i64, length: u64, writable: bool) -> Result<MappedElsewhere> {
+    pub fn map(&self, process: &Process, file: &OpenFile, offset: i64, length: u64, writable: bool) -> Result<MappedElsewhere> {
         file.must_read()?;
         if writable && !file.rights.write && !on(Mutant::MappedByReaders) {
             return Err(Errno::ACCESS.into());
@@ -359,12 +361,26 @@ impl Vfs {
             self.leaves_open(file.inode)?;
         }
         self.settle(file.inode)?; // [KV6]
+        self.may_fill_holes(process, file, offset..offset.saturating_add(length), writable)?;
         let mapping = self.fs.map_elsewhere(file.inode, offset, length, writable)?;
         self.leaves_pages(file)?;
         if writable && !on(Mutant::MappedThoughOpen) {
             self.leaves_open(file.inode)?; // [KV9]
         }
         Ok(mapping)
+    }
+
+    /// [KV10]
+    fn may_fill_holes(&self, process: &Process, file: &OpenFile, range: Range<u64>, writable: bool) -> Result<()> {
+        let reserve = self.leaves_reserve(&process.credentials, file.inode, range.start, range.end - range.start);
+        if writable || file.rights.write && reserve.is_ok() || on(Mutant::HolesFilledByReaders) {
+            return Ok(reserve?);
+        }
+        let (hole, size) = (self.fs.seek(file.inode, range.start, SeekTo::Hole)?, self.fs.attributes(file.inode)?.size);
+        match hole {
+            Some(hole) if hole < range.end && range.end <= size => Err(left(Why::Cached, file.inode)),
+            _ => Ok(()),
+        }
     }
 
     /// Writes at the file's offset, or its end with O_APPEND, and moves the offset.

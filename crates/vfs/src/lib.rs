@@ -8,7 +8,8 @@
 //! [KV3] A name is removed or replaced only while it stands for the inode that was checked: the file system compares under its locks
 //!       (`unlink_inode`, by generation as well, since nobody holds the file then; `rename_inodes`). Without that, a file of somebody else could come under the name between check and removal.
 //! [KV4] What only the kernel can decide is handed back ([`Crossed`]) before anything has changed: what lies behind an absolute link,
-//!       above the root or behind a mount point, and what a device, a pipe or a socket does when it is opened.
+//!       above the root or behind a mount point, what a device, a pipe or a socket does when it is opened, and the move of a directory below
+//!       which something is mounted.
 //! [KV5] A change of data removes set-user-id, set-group-id and `security.capability` before the first byte changes.
 //! [KV6] Somebody else may keep pages of a file, changed ones too: the kernel behind a mount ([`Caches`]). Before data is read, what was
 //!       changed there is written to the file system; around a change of data those pages are dropped. No lock is held meanwhile.
@@ -21,6 +22,8 @@
 //!       opens, changes, reads of open files, and closes of files that were open for writing (`watched.rs`).
 //! [KV9] Stores by a mapping are told to nobody. So a file is mapped for stores only while nobody has it open there who may keep pages of it
 //!       ([`Caches::is_open`]), which is asked once it is known that it is mapped; whoever opens it from then on keeps none.
+//! [KV10] A mapping gives holes of its range space, and the file new times. So holes are mapped for who has the file open for writing, and
+//!       leaves the reserve as it is; for loads, others have them by the kernel.
 //!
 //! Not here, because nothing below the kernel knows it: resource limits (RLIMIT_FSIZE), programs that are being executed (ETXTBSY), locks,
 //! events (but [KV8]), security modules. The `fs.protected_*` rules belong to the machine; they are read where they would refuse ([`Protected`]).

@@ -22,6 +22,8 @@ pub enum Mutant {
     AbsoluteStaysHere,
     /// [KV4]: a mount point of the caller is passed.
     MountPointPassed,
+    /// [KV4]: a directory is moved with what is mounted below it.
+    MountsMoved,
     /// [KV4]: a device or a pipe is opened as a file.
     SpecialOpened,
     /// [KV5]: a write takes the capabilities of a program only behind its data.
@@ -44,6 +46,8 @@ pub enum Mutant {
     WatchersUntold,
     /// [KV9]: a file is mapped for stores though somebody has it open who may keep pages of it.
     MappedThoughOpen,
+    /// [KV10]: holes get space for whoever maps the file for loads.
+    HolesFilledByReaders,
     /// [KV1]: who may only read a file maps it for stores.
     MappedByReaders,
 }

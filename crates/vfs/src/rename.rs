@@ -5,12 +5,13 @@ use tandemfs_format::InodeNumber;
 use tandemfs_fs::{Error, RenameMode, may_wait};
 
 use crate::Vfs;
+use crate::caches::left;
 use crate::credentials::Process;
 use crate::flags::rename_mode;
 use crate::mutant::{self, Mutant, Point, on};
 use crate::permissions::{WRITE, is_directory};
 use crate::quick::{QUICK_FILE_BYTES, bounded};
-use crate::refusal::{Refused, Result};
+use crate::refusal::{Refused, Result, Why};
 use crate::walk::{At, Last, Node, TRIES_MAX, Walk};
 
 /// Most directories between a directory and the root; a deeper tree is taken for damaged.
@@ -65,6 +66,10 @@ impl Vfs {
         self.check_kinds((from, &found), (to, replaced.as_ref()), mode)?;
         if replaced.as_ref().is_some_and(|replaced| replaced.number() == found.number()) {
             return Ok(());
+        }
+        self.leaves_mount_points(process, &found)?;
+        if let Some(replaced) = &replaced {
+            self.leaves_mount_points(process, replaced)?;
         }
         self.permit_rename(process, (&from.walk.at, &found), (&to.walk.at, replaced.as_ref()), mode)?;
         if let Some(replaced) = replaced.as_ref().filter(|replaced| replaced.attributes.nlink < 2) {
@@ -126,6 +131,23 @@ impl Vfs {
             return Err(if exchanges { Errno::INVAL } else { Errno::NOTEMPTY }.into());
         }
         Ok(())
+    }
+
+    /// [KV4]: the kernel knows what is mounted below a directory by the directory's old name, so it has to move it itself.
+    fn leaves_mount_points(&self, process: &Process, moved: &Node<'_>) -> Result<()> {
+        if process.mount_points.is_empty() || !is_directory(&moved.attributes) || on(Mutant::MountsMoved) {
+            return Ok(());
+        }
+        may_wait()?; // [KV7]: all directories above are looked at
+        // Where something is mounted on a file, the directories above it cannot be told.
+        let is_above = |point: InodeNumber| -> Result<bool> {
+            Ok(!is_directory(&self.fs.attributes(point)?) || self.is_at_or_above(moved.number(), point)?)
+        };
+        if process.mount_points.iter().any(|point| is_above(*point).unwrap_or(true)) {
+            Err(left(Why::MountPoint, moved.number()))
+        } else {
+            Ok(())
+        }
     }
 
     /// What is refused for lack of rights. A directory that gets another parent must be writable itself, since its `..` changes.

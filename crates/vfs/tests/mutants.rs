@@ -171,6 +171,16 @@ fn what_only_the_kernel_knows_is_left_to_it() {
         vfs.make_node(&root(), ROOT, b"pipe", 0o010_600, 0).expect("made");
         is_crossed(vfs.open(&root(), ROOT, b"pipe", libc::O_RDONLY, 0), Why::SpecialFile, "a pipe was opened as a file")
     }
+    fn mounted_below() -> std::result::Result<(), String> {
+        let vfs = empty();
+        directory(&vfs, &root(), b"d", 0o755);
+        directory(&vfs, &root(), b"d/e", 0o755);
+        let covered = vfs.stat(&root(), Subject::followed(ROOT, b"d/e")).expect("there").inode.get();
+        let process = Process { mount_points: [InodeNumber::new(covered)].into(), ..root() };
+        is_crossed(vfs.rename(&process, (ROOT, b"d"), (ROOT, b"moved"), 0), Why::MountPoint, "a directory was moved with a mount point")?;
+        holds(exists(&vfs, b"d") && !exists(&vfs, b"moved"), "something has changed")
+    }
+    is_caught(Mutant::MountsMoved, mounted_below);
     is_caught(Mutant::AbsoluteStaysHere, absolute);
     is_caught(Mutant::MountPointPassed, mounted_on);
     is_caught(Mutant::SpecialOpened, special);
@@ -543,9 +553,30 @@ fn kv1_mapped_by_readers() {
         let vfs = empty();
         drop(file(&vfs, &root(), b"f", 0o644));
         let opened = vfs.open(&root(), ROOT, b"f", libc::O_RDONLY, 0).expect("opened");
-        is_refused(vfs.map(&opened, 0, 4096, true), Errno::ACCESS, "it is mapped for stores")
+        is_refused(vfs.map(&root(), &opened, 0, 4096, true), Errno::ACCESS, "it is mapped for stores")
     }
     is_caught(Mutant::MappedByReaders, scene);
+}
+
+/// [KV10]
+#[test]
+fn kv10_holes_filled_by_readers() {
+    fn scene() -> std::result::Result<(), String> {
+        let vfs = without_blocks();
+        let opened = file(&vfs, &root(), b"f", 0o644);
+        write(&vfs, &opened, &[1; 10_000]);
+        vfs.truncate(&root(), Subject::Open(&opened), 1 << 20).expect("sized");
+        let reader = vfs.open(&root(), ROOT, b"f", libc::O_RDONLY, 0).expect("opened");
+        drop(vfs.map(&root(), &reader, 0, 8192, false).expect("there is no hole"));
+        let before = vfs.stat(&root(), Subject::Open(&reader)).expect("there");
+        is_crossed(vfs.map(&root(), &reader, 0, 1 << 20, false), Why::Cached, "a hole got space for who may read")?;
+        let after = vfs.stat(&root(), Subject::Open(&reader)).expect("there");
+        holds((after.space_512, after.mtime) == (before.space_512, before.mtime), "the file has changed")?;
+        is_refused(vfs.map(&root(), &reader, 0, 2 << 20, false), Errno::INVAL, "more than the file is mapped")?;
+        holds(vfs.map(&root(), &opened, 0, 1 << 20, false).is_ok(), "who may write gets it")?;
+        holds(vfs.map(&root(), &reader, 0, 1 << 20, false).is_ok(), "and then there is none")
+    }
+    is_caught(Mutant::HolesFilledByReaders, scene);
 }
 
 /// A kernel by which somebody opens a file as soon as it is mapped for stores, and has seen it before it could know that.
@@ -585,8 +616,11 @@ fn kv9_mapped_though_open() {
         let opened = file(&vfs, &root(), b"f", 0o644);
         write(&vfs, &opened, &[1; 10_000]);
         opens.0.fs.set(std::sync::Arc::downgrade(vfs.file_system())).map_err(|_| "set twice")?;
-        holds(vfs.map(&opened, 0, 4096, false).is_ok(), "for loads")?;
-        holds(matches!(vfs.map(&opened, 0, 4096, true), Err(tandemfs_vfs::Refused::Crossed(_))), "it is mapped for stores, and open")?;
+        holds(vfs.map(&root(), &opened, 0, 4096, false).is_ok(), "for loads")?;
+        holds(
+            matches!(vfs.map(&root(), &opened, 0, 4096, true), Err(tandemfs_vfs::Refused::Crossed(_))),
+            "it is mapped for stores, and open",
+        )?;
         holds(!vfs.file_system().is_mapped_for_stores(opened.inode()), "it still is mapped")
     }
     is_caught(Mutant::MappedThoughOpen, scene);

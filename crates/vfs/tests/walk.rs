@@ -109,6 +109,29 @@ fn absolute_links_the_root_and_mount_points_are_for_the_kernel() {
     assert!(open(&root(), b"d/e/f").is_ok(), "nothing has moved");
 }
 
+/// [KV4]
+#[test]
+fn directories_above_a_mount_point_are_moved_by_the_kernel() {
+    let vfs = tree();
+    directory(&vfs, &root(), b"other", 0o755);
+    let renamed = |mounted: &[u8], from: &[u8], to: &[u8], flags| {
+        let process = Process { mount_points: [InodeNumber::new(inode(&vfs, mounted))].into(), ..root() };
+        vfs.rename(&process, (ROOT, from), (ROOT, to), flags)
+    };
+    for (mounted, from, to, flags) in [
+        (&b"d/e"[..], &b"d"[..], &b"moved"[..], 0),
+        (b"d/e", b"other", b"d", libc::RENAME_EXCHANGE),
+        (b"d/e", b"d", b"other", libc::RENAME_EXCHANGE),
+        (b"d/e/f", b"d/e", b"moved", 0), // on a file: nobody knows where it is
+        (b"d/e/f", b"other", b"moved", 0),
+    ] {
+        assert_eq!(crossed(renamed(mounted, from, to, flags)).why, Why::MountPoint, "{mounted:?} {from:?} {to:?}");
+    }
+    assert!(vfs.stat(&root(), Subject::followed(ROOT, b"d/e/f")).is_ok(), "nothing has moved");
+    renamed(b"d/e", b"other", b"d/other", 0).expect("nothing is mounted below it");
+    renamed(b"d/e/f", b"to_d", b"to_d2", 0).expect("no directory");
+}
+
 #[test]
 fn what_a_removed_directory_had_above_is_for_the_kernel() {
     let vfs = tree();

@@ -10,11 +10,12 @@ use tandemfs_direct::mutant::{self, Mutant};
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::IDLE_MAX;
 use tandemfs_fs::mutant::{self as fs_mutant, Mutant as FsMutant};
-use tandemfs_protocol::Number;
+use tandemfs_protocol::{Handle, Number, Operation, Place, Text};
+use tandemfs_ring::Range;
 use tandemfs_vfs::Subject;
 
 use crate::memory::{PATIENCE, alone, filled, somebody};
-use crate::raw::Raw;
+use crate::raw::{Raw, answered};
 use crate::{PAGE, Scene, WATCHED, leased, opened, scene, storing};
 
 #[test]
@@ -276,6 +277,30 @@ fn only_what_may_be_stored_is_lent() {
     client_mutant::select(ClientMutant::None);
     assert_eq!(found, Ok(10), "LoadsUnread escaped");
     assert_eq!(mount.open(".").expect("opened").write_at(&[1], 0), Err(Error::Errno(Errno::BADF)));
+}
+
+/// [LNS3]: a lease is asked for while its file is closed, by two threads of a client that does what no library does.
+#[test]
+fn a_file_that_is_closed_while_it_is_lent_is_closed_once() {
+    let _alone = alone();
+    let scene = scene();
+    let _made = scene.made("f", 100_000);
+    let mut raw = Raw::connect(scene.server.socket());
+    let mut closing = raw.client.slot().expect("another slot");
+    let into = raw.client.buffer(4096).expect("room").range();
+    for round in 0..rounds_or(2000) {
+        let open =
+            Operation::Open { at: Place::Root, path: Text::Here(b"f"), flags: libc::O_RDWR, mode: 0, umask: 0, into: Range::default() };
+        let handle = Handle::of(answered(&mut raw.slot, &open).expect("opened").value).expect("a handle");
+        let (lent, closed) = std::thread::scope(|scope| {
+            let lends = scope.spawn(|| answered(&mut raw.slot, &Operation::LendStores { handle, offset: 0, into }).map(drop));
+            (0..round % 40 * 100).for_each(|_| std::hint::spin_loop());
+            let closed = answered(&mut closing, &Operation::Close { handle }).map(drop);
+            (lends.join().expect("answered"), closed)
+        });
+        assert!(lent.is_ok() || lent == Err(libc::EBADF), "round {round}: {lent:?}");
+        assert_eq!((closed, scene.lent()), (Ok(()), (0, 0)), "round {round}");
+    }
 }
 
 /// [LNS3]

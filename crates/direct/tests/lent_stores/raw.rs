@@ -33,7 +33,7 @@ pub(crate) fn answered(slot: &mut Slot, operation: &Operation<'_>) -> Result<Ans
 impl Raw {
     pub(crate) fn connect(path: &Path) -> Self {
         let socket = socket_to(path);
-        let (welcome, mut descriptors) = greeted(socket.as_fd(), Hello::new(1, 1 << 20).wanting_stores(true));
+        let (welcome, mut descriptors) = greeted(socket.as_fd(), Hello::new(2, 1 << 20).wanting_stores(true));
         let StorePlace { zone: ZonePlace { start, bytes }, .. } = welcome.stores.expect("it may store");
         let words = HostFile::from(descriptors.pop().expect("lease words"));
         let zone = StoreZone::received(descriptors.pop().expect("a zone"), start, bytes);

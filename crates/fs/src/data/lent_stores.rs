@@ -258,9 +258,9 @@ impl FileSystem {
         lease.access.revoke();
         let has_ended = lease.wait_until_ended();
         if !has_ended {
-            lease.access.take_away();
+            lease.take_away();
         }
-        if let Err(error) = self.fold_at_end(file, lease, has_ended) {
+        if let Err(error) = self.fold_at_end(file, lease) {
             if !is_of_the_end(&error) {
                 tracing::error!(inode = file.number.get(), %error, "the size that a program has reached could not be kept");
                 return Err(Error::Mapped); // [LR5] of `lent_room.rs`
@@ -292,8 +292,11 @@ impl FileSystem {
     }
 
     /// The size and the times of a file to which nobody stores by a lease any more ([LR5], [LR7] of `lent_room.rs`, [SL6]).
-    fn fold_at_end(&self, file: &InCoreInode, lease: &StoreLease, has_ended: bool) -> Result<()> {
-        if !has_ended && let Some(room) = lease.room() {
+    fn fold_at_end(&self, file: &InCoreInode, lease: &StoreLease) -> Result<()> {
+        // [LR7] of `lent_room.rs`, also where nobody stores by now: the end before this one may have failed.
+        if lease.is_taken_away()
+            && let Some(room) = lease.room()
+        {
             room.take(|| self.load_word(room.slot()))?;
         }
         let is_untimed = lease.take_untimed();
