@@ -72,7 +72,7 @@ pub struct FileSystem {
     /// Held while the zones grow, and by an unmount ([ON5] of `growing.rs`).
     pub(crate) growing: LongMutex<()>,
     /// Whether an unmount has succeeded.
-    pub(crate) unmounted: Mutex<bool>,
+    pub(crate) unmounted: LongMutex<bool>,
     pub(crate) recovery: RecoveryReport,
 }
 

@@ -39,7 +39,7 @@ impl FileSystem {
         may_wait()?;
         let _one_at_a_time = self.growing.lock()?; // [ON5]
         self.volume.health.check_writable()?;
-        if *self.unmounted.lock() {
+        if *self.unmounted.lock()? {
             return Err(Error::ReadOnly);
         }
         if self.volume.held_back.is_any() {

@@ -258,7 +258,7 @@ impl FileSystem {
             told_full: Mutex::default(),
             background: Mutex::default(),
             growing: LongMutex::default(),
-            unmounted: Mutex::default(),
+            unmounted: LongMutex::default(),
             recovery: RecoveryReport::default(),
         };
         file_system.adopt_lent_rooms()?; // [LR6] of `data/lent_room.rs`
@@ -306,7 +306,7 @@ impl FileSystem {
         if self.volume.health.is_read_only() {
             return Ok(());
         }
-        let mut is_unmounted = self.unmounted.lock();
+        let mut is_unmounted = self.unmounted.lock()?;
         if !*is_unmounted {
             self.unmount_once(geometry)?;
             *is_unmounted = true;

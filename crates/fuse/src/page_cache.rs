@@ -480,8 +480,8 @@ mod tests {
             })
         }
         fn check() {
-            assert_eq!(parts_beside(0..0), [4096..12_288], "it failed");
-            assert_eq!(parts_beside(0..8192), [8192..12_288], "it was short");
+            assert_eq!(parts_beside(0..0).as_slice(), std::slice::from_ref(&(4096..12_288)), "it failed");
+            assert_eq!(parts_beside(0..8192).as_slice(), std::slice::from_ref(&(8192..12_288)), "it was short");
             assert_eq!(parts_beside(0..100_000), []);
         }
         check();
