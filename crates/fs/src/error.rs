@@ -4,7 +4,7 @@ use tandemfs_format::identity::times_differ;
 use tandemfs_format::quota::QuotaKind;
 use tandemfs_format::size::size;
 use tandemfs_format::superblock::SuperblockError;
-use tandemfs_format::{Corrupt, InodeNumber};
+use tandemfs_format::{Corrupt, InodeNumber, LINE_BYTES, LineAddress};
 
 /// Why an operation failed. Each variant has one cause; the doors map it to the errors that their callers expect.
 #[derive(Debug, thiserror::Error)]
@@ -320,6 +320,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// The line that the device could not read, as damage; `None` for other errors. The address is exact to the page.
+    pub(crate) fn unreadable(&self) -> Option<Corrupt> {
+        match self {
+            Self::Device(DeviceError::Poisoned { offset, .. }) => {
+                Some(Corrupt::Unreadable { address: LineAddress::new(offset / LINE_BYTES as u64) })
+            }
+            _ => None,
+        }
+    }
+
     /// Whether there is no space: on the device, or below a limit. Who only wanted more than he needs goes on without.
     pub(crate) fn is_for_want_of_space(&self) -> bool {
         matches!(self, Self::NoSpace { .. } | Self::QuotaExceeded { .. })

@@ -69,9 +69,7 @@ pub struct FileSystem {
     /// When the log last said that a zone is full.
     pub(crate) told_full: Mutex<Option<Instant>>,
     pub(crate) background: Mutex<Option<std::thread::JoinHandle<()>>>,
-    /// Held while the zones grow, and by an unmount ([ON5] of `growing.rs`).
-    pub(crate) growing: LongMutex<()>,
-    /// Whether an unmount has succeeded.
+    /// Whether an unmount has succeeded. Held by one, and while the zones grow ([ON5] of `growing.rs`).
     pub(crate) unmounted: LongMutex<bool>,
     pub(crate) recovery: RecoveryReport,
 }

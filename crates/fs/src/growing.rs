@@ -37,9 +37,9 @@ impl FileSystem {
     /// of the device: the sizes are what they were. `Stopped` also if the superblock could not be written.
     pub fn grow_zones(&self, growth: &Growth) -> Result<Grown> {
         may_wait()?;
-        let _one_at_a_time = self.growing.lock()?; // [ON5]
+        let is_unmounted = self.unmounted.lock()?; // [ON5]
         self.volume.health.check_writable()?;
-        if *self.unmounted.lock()? {
+        if *is_unmounted {
             return Err(Error::ReadOnly);
         }
         if self.volume.held_back.is_any() {

@@ -257,7 +257,6 @@ impl FileSystem {
             looked_for_units: Mutex::default(),
             told_full: Mutex::default(),
             background: Mutex::default(),
-            growing: LongMutex::default(),
             unmounted: LongMutex::default(),
             recovery: RecoveryReport::default(),
         };
@@ -294,19 +293,22 @@ impl FileSystem {
     /// `MappingsHeld` if files are mapped, `LayoutsHeld` if a holder did not return its layout in time, and `StoresHeld` if a program may still store to memory that was lent to it: nothing was changed, and the call can be repeated. `Stopped` if the file system had stopped, or if the device fails now: the device then stays as after a crash.
     pub fn unmount(&self) -> Result<()> {
         may_wait()?;
-        let _no_growth = self.growing.lock()?; // [ON5] of `growing.rs`
-        self.unmount_as(&self.volume.geometry)
+        let mut is_unmounted = self.unmounted.lock()?;
+        self.end(&mut is_unmounted, &self.volume.geometry)
     }
 
     /// Unmounts the file system and gives it these sizes (`resize.rs` [RS4], [RS5]).
     pub(crate) fn unmount_as(&self, geometry: &Geometry) -> Result<()> {
+        self.end(&mut *self.unmounted.lock()?, geometry)
+    }
+
+    fn end(&self, is_unmounted: &mut bool, geometry: &Geometry) -> Result<()> {
         self.end_all_stores()?; // [SL5] of `data/lent_stores.rs`
         let closed = self.mappings.close().and_then(|()| self.volume.leases.close()); // [FM6] of `data/mapped.rs`
         closed.inspect_err(|_| self.store_leases.open())?;
         if self.volume.health.is_read_only() {
             return Ok(());
         }
-        let mut is_unmounted = self.unmounted.lock()?;
         if !*is_unmounted {
             self.unmount_once(geometry)?;
             *is_unmounted = true;

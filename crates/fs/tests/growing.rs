@@ -1,13 +1,15 @@
 //! Growing zones in use: what was there stays, new space is found by writers that had none, and a power cut leaves the old sizes or the new
 //! ones with everything that was acknowledged.
 
+mod support;
+
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use support::{drive, mount, sizes};
 use tandemfs_crash::{MemoryDevice, Random, Recorded, Tree, check_device, each_state, fill, fill_with_blocks, works};
-use tandemfs_device::{Device, Drive, NodeSpec, PersistenceDomain};
+use tandemfs_device::{Device, NodeSpec, PersistenceDomain};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{
@@ -17,20 +19,8 @@ use tandemfs_fs::{
 const MIB: u64 = 1 << 20;
 const BLOCK: usize = 16 << 10;
 
-fn drive(device: &MemoryDevice) -> Drive {
-    Drive::new(Arc::new(device.clone()))
-}
-
-fn mount(device: &MemoryDevice) -> FileSystem {
-    FileSystem::mount(drive(device), &MountOptions::default()).expect("mounts")
-}
-
 fn file() -> NewInode<'static> {
     NewInode { mode: file_type::REGULAR | 0o600, uid: 0, gid: 0, rdev: 0, target: b"" }
-}
-
-fn sizes(memory: Option<u64>, block: Option<u64>) -> Growth {
-    Growth { memory_bytes: memory.map(|size| size * MIB), block_bytes: block.map(|size| size * MIB) }
 }
 
 /// A file system with files, of the first `from` MiB of a device of `to` MiB (memory and block); what is behind has old bytes.

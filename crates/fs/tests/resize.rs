@@ -1,25 +1,17 @@
 //! Growing zones, and labels: old content stays, new space can be used, and a refused change changes nothing.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+mod support;
 
+use std::collections::{HashMap, HashSet};
+
+use support::{drive, mount};
 use tandemfs_crash::{MemoryDevice, Random, Recorded, Tree, check_device, each_state, fill, fill_with_blocks, works};
-use tandemfs_device::{Drive, PersistenceDomain};
+use tandemfs_device::PersistenceDomain;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{
-    Error, FileSystem, FormatOptions, Growth, MountOptions, NewInode, WriteOptions, grow, make_file_system, read_superblock, set_label,
-};
+use tandemfs_fs::{Error, FormatOptions, Growth, NewInode, WriteOptions, grow, make_file_system, read_superblock, set_label};
 
 const MIB: u64 = 1 << 20;
-
-fn drive(device: &MemoryDevice) -> Drive {
-    Drive::new(Arc::new(device.clone()))
-}
-
-fn mount(device: &MemoryDevice) -> FileSystem {
-    FileSystem::mount(drive(device), &MountOptions::default()).expect("mounts")
-}
 
 fn file() -> NewInode<'static> {
     NewInode { mode: file_type::REGULAR | 0o600, uid: 0, gid: 0, rdev: 0, target: b"" }

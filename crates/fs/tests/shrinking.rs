@@ -1,34 +1,24 @@
 //! Shrinking zones: what lies behind the new ends moves, a power cut leaves the old sizes or the new ones with every byte, and what does not fit
 //! changes nothing.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+mod support;
 
+use std::collections::{HashMap, HashSet};
+
+use support::{drive, mount, sizes};
 use tandemfs_crash::{MemoryDevice, Random, Recorded, Tree, check_device, each_state, fill, fill_with_blocks, works};
-use tandemfs_device::{Drive, PersistenceDomain};
+use tandemfs_device::PersistenceDomain;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{
-    AllocateMode, Error, FileSystem, FormatOptions, Growth, Home, MountOptions, NewInode, SetExtendedAttribute, WriteOptions, grow,
-    make_file_system, read_superblock, shrink,
+    AllocateMode, Error, FileSystem, FormatOptions, Growth, Home, NewInode, SetExtendedAttribute, WriteOptions, grow, make_file_system,
+    read_superblock, shrink,
 };
 
 const MIB: u64 = 1 << 20;
 
-fn drive(device: &MemoryDevice) -> Drive {
-    Drive::new(Arc::new(device.clone()))
-}
-
-fn mount(device: &MemoryDevice) -> FileSystem {
-    FileSystem::mount(drive(device), &MountOptions::default()).expect("mounts")
-}
-
 fn new(kind: u16) -> NewInode<'static> {
     NewInode { mode: kind | 0o700, uid: 0, gid: 0, rdev: 0, target: b"" }
-}
-
-fn sizes(memory: Option<u64>, block: Option<u64>) -> Growth {
-    Growth { memory_bytes: memory.map(|size| size * MIB), block_bytes: block.map(|size| size * MIB) }
 }
 
 fn formatted(memory: u64, block: u64, domain: PersistenceDomain) -> MemoryDevice {

@@ -164,7 +164,7 @@ impl FileSystem {
             }
         })?;
         commit(tx, file, &mut targets, durable, |_| {})?;
-        self.note_opened(file, &targets[0].old);
+        self.note_opened(file.number, &targets[0].old);
         Ok(lines)
     }
 }

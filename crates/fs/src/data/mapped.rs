@@ -458,10 +458,7 @@ impl FileSystem {
         } else {
             self.reserve_to_map(file, &view, &blocks)?;
         }
-        let (mut at, end) = (blocks.start, blocks.end.min(view.size.div_ceil(block_bytes)));
-        while at < end {
-            at = self.fill_step(file, at..end, Fill::Zeros { writable, grows: None })?;
-        }
+        self.fill_blocks(file, blocks.start..blocks.end.min(view.size.div_ceil(block_bytes)), Fill::Zeros { writable, grows: None })?;
         if writable {
             self.open_blocks(file, blocks.clone())?;
         }
@@ -569,8 +566,17 @@ impl FileSystem {
         })
     }
 
-    /// Makes some unwritten pages of a range written ones. Returns the block to go on with.
-    pub(super) fn fill_step(&self, file: &InCoreInode, blocks: Range<u64>, fill: Fill) -> Result<u64> {
+    /// Makes the unwritten pages of a range written ones.
+    pub(super) fn fill_blocks(&self, file: &InCoreInode, blocks: Range<u64>, fill: Fill) -> Result<()> {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            at = self.fill_step(file, at..blocks.end, fill)?;
+        }
+        Ok(())
+    }
+
+    /// Some of them. Returns the block to go on with.
+    fn fill_step(&self, file: &InCoreInode, blocks: Range<u64>, fill: Fill) -> Result<u64> {
         let volume = &self.volume;
         let mut state = file.state.write()?;
         if state.removed {
@@ -711,7 +717,7 @@ impl FileSystem {
     }
 }
 
-/// What unwritten pages become ([`FileSystem::fill_step`]).
+/// What unwritten pages become ([`FileSystem::fill_blocks`]).
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Fill {
     /// Zeros.

@@ -243,9 +243,8 @@ impl FileSystem {
             }
         }
         for (part, pinning) in Pinning::parts(pins, last..size.div_ceil(block_bytes)) {
-            let mut at = part.start;
-            while pinning != Pinning::None && at < part.end {
-                at = self.fill_step(file, at..part.end, Fill::Zeros { writable: pinning == Pinning::Stores, grows: Some(size) })?;
+            if pinning != Pinning::None {
+                self.fill_blocks(file, part, Fill::Zeros { writable: pinning == Pinning::Stores, grows: Some(size) })?;
             }
         }
         let view = FileView { tail_stale: false, ..self.view(file)? };
@@ -395,14 +394,6 @@ impl FileSystem {
             at = step.end;
         }
         self.write_zeros_to_mapped(file, (whole.end * block_bytes).min(end)..end, pinning)
-    }
-
-    fn fill_blocks(&self, file: &InCoreInode, blocks: Range<u64>, fill: Fill) -> Result<()> {
-        let mut at = blocks.start;
-        while at < blocks.end {
-            at = self.fill_step(file, at..blocks.end, fill)?;
-        }
-        Ok(())
     }
 
     /// Makes blocks written again that could not be zeroed, and are mapped ([MC5]).

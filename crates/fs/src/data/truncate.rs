@@ -198,9 +198,7 @@ pub(super) fn put_cut_block(
     }
     count_space(new, old.space_512(volume.log_counting), kept.space_512(volume.log_counting));
     if kept != old {
-        if old.base.is_overlaid() {
-            fs.unchecked.lock().add(view.owner.inode); // [BL7] of `index/block.rs`
-        }
+        fs.note_opened(view.owner.inode, &old);
         old.replace(tx, volume, view.owner, root, block, BaseChange::To(kept.base), &kept.logs, Need::Transient)?;
     }
     Ok(())

@@ -89,16 +89,16 @@ impl FileSystem {
 
     /// After a write: notes the time, for a policy by age, and asks for write-back if too little is free ([WB1]).
     /// After a change of a block's logs: a block whose copy home had failed is open now ([BL7] of `index/block.rs`).
-    pub(super) fn note_opened(&self, file: &InCoreInode, old: &Block) {
+    pub(super) fn note_opened(&self, number: InodeNumber, old: &Block) {
         if old.base.is_overlaid() {
-            self.unchecked.lock().add(file.number);
+            self.unchecked.lock().add(number);
         }
     }
 
     pub(super) fn note_written(&self, file: &InCoreInode, targets: &[Target<'_>]) {
         let policy = self.settings.write_back();
         for target in targets {
-            self.note_opened(file, &target.old);
+            self.note_opened(file.number, &target.old);
             self.write_back.heat.written(policy, &self.volume.journal, file.number, target.block, !target.old.has_logs());
         }
         if self.is_data_area_low() {

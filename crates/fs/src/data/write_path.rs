@@ -357,7 +357,7 @@ impl FileSystem {
             change(inode);
         })?;
         for target in &targets {
-            self.note_opened(file, &target.old);
+            self.note_opened(file.number, &target.old);
             if target.is_in_room(volume)
                 && let Err(error) = self.rewrite_locked(file, target.block, Rewrite::MoveOut)
             {
@@ -383,7 +383,7 @@ impl FileSystem {
         self.plan(planner, &mut tx, &mut targets)?;
         let durable = self.transfer(file, volume.updates.of_cold(zeros.len()), &mut tx, &mut targets)?;
         commit(tx, file, &mut targets, durable, |inode| touch(inode, WriteOptions::default()))?;
-        self.note_opened(file, &targets[0].old);
+        self.note_opened(file.number, &targets[0].old);
         if targets[0].is_in_room(volume)
             && let Err(error) = self.rewrite_locked(file, block, Rewrite::MoveOut)
         {
@@ -417,7 +417,7 @@ impl FileSystem {
         let update = volume.updates.of_cold(moved_bytes);
         let durable = self.transfer(file, update, &mut tx, &mut targets)?;
         commit(tx, file, &mut targets, durable, |inode| touch(inode, WriteOptions::default()))?;
-        self.note_opened(file, &targets[0].old);
+        self.note_opened(file.number, &targets[0].old);
         Ok(())
     }
 }

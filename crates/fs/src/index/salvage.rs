@@ -9,12 +9,12 @@
 //! [SA5] Where a mapping is dropped, a line that the device cannot read is skipped like a damaged one: nothing names it afterwards.
 
 use hashbrown::HashSet;
-use tandemfs_device::{DeviceError, Structure};
+use tandemfs_device::Structure;
 use tandemfs_format::hole_lines::holds_only_holes;
 use tandemfs_format::mapping::{LINE_ENTRIES, LINE_RECORDS, LeafPointer, Record, RecordBytes, line_entries, line_records};
 use tandemfs_format::run::Run;
 use tandemfs_format::segment::Region;
-use tandemfs_format::{Corrupt, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
+use tandemfs_format::{Corrupt, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
 
 use super::block::Block;
 use super::runs::{self, BlockPage};
@@ -107,11 +107,13 @@ impl<'s> Salvage<'s> {
                 self.note(source, hides);
                 Ok(None)
             }
-            Err(Error::Device(DeviceError::Poisoned { offset, .. })) if self.skips_unreadable => {
-                self.note(Corrupt::Unreadable { address: LineAddress::new(offset / LINE_BYTES as u64) }, hides);
-                Ok(None)
-            }
-            Err(error) => Err(error),
+            Err(error) => match error.unreadable().filter(|_| self.skips_unreadable) {
+                Some(unreadable) => {
+                    self.note(unreadable, hides);
+                    Ok(None)
+                }
+                None => Err(error),
+            },
         }
     }
 

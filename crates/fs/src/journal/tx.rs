@@ -7,11 +7,11 @@
 //! [TX3] If dropped without commit, all space taken goes back and there is no other effect. If the device failed it, the space taken is
 //!       suspect and goes into quarantine first.
 //! [TX4] Data that the record points to is durable before the record: `commit` requires the proofs (RULES R8).
-//! [TX6] If nobody knows whether the record is durable, as the device failed the commit, what was taken stays taken until the next mount: the record may
-//!       name it, and writes that are planned already would be stored there.
 //! [TX5] A line of file data is stored in place by the transaction that updates the sector's checksum, atomically, and only on a drive with
 //!       transactions ([`Journal::stores_in_place`](super::Journal::stores_in_place)). If dropped without commit, the sector is unchanged.
 //!       The commit drops copies of the sector.
+//! [TX6] If nobody knows whether the record is durable, as the device failed the commit, what was taken stays taken until the next mount: the record may
+//!       name it, and writes that are planned already would be stored there.
 
 use std::sync::Arc;
 

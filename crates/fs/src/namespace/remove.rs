@@ -10,10 +10,10 @@
 
 use std::sync::Arc;
 
-use tandemfs_device::{DeviceError, Fenced, Flushed, Structure};
+use tandemfs_device::{Fenced, Flushed, Structure};
 use tandemfs_format::inode::Inode;
 use tandemfs_format::segment::Region;
-use tandemfs_format::{Corrupt, EMPTY_LINE, InodeNumber, LINE_BYTES, LineAddress};
+use tandemfs_format::{Corrupt, EMPTY_LINE, InodeNumber};
 
 use super::{check_name, directory_changed};
 use crate::error::{Error, Result};
@@ -228,10 +228,8 @@ impl FileSystem {
         if !on(Mutant::AttributesKept) {
             match AttributeSet::free(tx, owner, state) {
                 Err(Error::Damaged { source, .. }) => damage = damage.or(Some(source)),
-                Err(Error::Device(DeviceError::Poisoned { offset, .. })) => {
-                    damage = damage.or(Some(Corrupt::Unreadable { address: LineAddress::new(offset / LINE_BYTES as u64) })); // [SA5]
-                }
-                other => other?,
+                Err(error) => damage = damage.or(Some(error.unreadable().ok_or(error)?)), // [SA5] of `index/salvage.rs`
+                Ok(()) => {}
             }
         }
         if let Some(what) = damage {

@@ -1,4 +1,4 @@
-//! Files in the memory zone, written, read and mapped, for the tests of mappings and of lent memory.
+//! File systems, and files in the memory zone that are written, read and mapped, for the tests of mappings, lent memory and sizes.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::sync::Arc;
@@ -7,7 +7,22 @@ use tandemfs_crash::MemoryDevice;
 use tandemfs_device::Drive;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{FileMapping, FileSystem, Home, Kept, MountOptions, NewInode, ReadOptions, WriteOptions};
+use tandemfs_fs::{FileMapping, FileSystem, Growth, Home, Kept, MountOptions, NewInode, ReadOptions, WriteOptions};
+
+/// A drive over a device, which others may have too.
+pub fn drive(device: &MemoryDevice) -> Drive {
+    Drive::new(Arc::new(device.clone()))
+}
+
+pub fn mount(device: &MemoryDevice) -> FileSystem {
+    FileSystem::mount(drive(device), &MountOptions::default()).expect("mounts")
+}
+
+/// Sizes in MiB.
+pub fn sizes(memory: Option<u64>, block: Option<u64>) -> Growth {
+    let bytes = |mebibytes: u64| mebibytes << 20;
+    Growth { memory_bytes: memory.map(bytes), block_bytes: block.map(bytes) }
+}
 
 pub fn mounted(device: &Arc<MemoryDevice>) -> FileSystem {
     let fs = FileSystem::mount(Drive::new(device.clone()), &MountOptions::default()).expect("mounts");
