@@ -5,6 +5,9 @@
 # stays until Enter.
 
 tandemfs=${TANDEMFS:-$sources/target/release/tandemfs}
+# Of rates: rounds, seconds of a run, and what is measured by turns.
+rounds=${ROUNDS:-5} run_s=${RUN_S:-5}
+kinds=${KINDS:-strict relaxed ext4 xfs tmpfs}
 PATH=$PATH:/usr/sbin:/sbin
 export LC_ALL=C.UTF-8
 [ "$EUID" = 0 ] || { echo "$name: nodes need root (namespaces, mounts, loop devices)" >&2; exit 1; }

@@ -9,8 +9,7 @@ name=gluster
 sources=$(cd "$(dirname "$(realpath -- "$0")")/../.." && pwd)
 # shellcheck source=scripts/nodes.sh
 source "$sources/scripts/nodes.sh"
-rounds=${ROUNDS:-5} run_s=${RUN_S:-5} work_s=${WORK_S:-10}
-kinds=${KINDS:-strict relaxed ext4 xfs tmpfs}
+work_s=${WORK_S:-10}
 parts=${*:-verify rates}
 client=4
 mount=$place/mnt # in the client's node

@@ -10,8 +10,7 @@ name=nfs
 sources=$(cd "$(dirname "$(realpath -- "$0")")/../.." && pwd)
 # shellcheck source=scripts/nodes.sh
 source "$sources/scripts/nodes.sh"
-rounds=${ROUNDS:-5} run_s=${RUN_S:-5} work_s=${WORK_S:-20}
-kinds=${KINDS:-strict relaxed ext4 xfs tmpfs}
+work_s=${WORK_S:-20}
 parts=${*:-verify rates}
 server=1 client=2
 cc -O2 -o "$place/client" "$sources/contrib/nfs/client.c" -lnfs || die 'client.c needs libnfs-dev'

@@ -10,8 +10,7 @@ name=replication
 sources=$(cd "$(dirname "$(realpath -- "$0")")/../.." && pwd)
 # shellcheck source=scripts/nodes.sh
 source "$sources/scripts/nodes.sh"
-rounds=${ROUNDS:-5} run_s=${RUN_S:-5} work_s=${WORK_S:-10}
-kinds=${KINDS:-strict relaxed ext4 xfs tmpfs}
+work_s=${WORK_S:-10}
 parts=${*:-postgresql redis rates}
 client=3
 bin=$(printf '%s\n' /usr/lib/postgresql/*/bin | sort -V | tail -1)

@@ -2,8 +2,8 @@
 //!
 //! [SR1] Only a whole file system shrinks: it is mounted as any mount does it, and of which damaged metadata holds space back, or an object cannot be
 //!       moved, keeps its sizes ([RS1] of `resize.rs`).
-//! [SR2] What lies behind the new ends, or where map pieces shall lie, moves as in a compaction ([CZ2], [GT2]): each object in a transaction of its own,
-//!       so a crash leaves it in one of both places, with the old sizes. Repeating the command goes on with what is left.
+//! [SR2] What lies behind the new ends moves, and so does what lies where map pieces shall be. It moves as in a compaction ([CZ2], [GT2]): each object
+//!       in a transaction of its own. A crash leaves it in one of both places, with the old sizes. Repeating the command goes on with what is left.
 //! [SR3] Inodes do not move, since their number is their place; their unit does. When all lines are home, its lines are copied to a free unit and
 //!       sealed for their new addresses. When the copy is durable, one transaction names the new unit in the segment table ([DZ4] of
 //!       `alloc/shrinking.rs`). A crash leaves the old unit, or the new one with the same inodes. A damaged line ends it: it would get a checksum.

@@ -84,8 +84,8 @@ impl Kernel {
         }
     }
 
-    /// Zeroes bytes of a page, if it is cached, for a request that the kernel sends no WRITE beside. The page may be locked by who waits for such a WRITE: this
-    /// waits [`BEFORE_WAITS_MAX`] at most, and then the bytes stay ([OT7]).
+    /// Zeroes bytes of a page, if it is cached. It is for requests during which the kernel sends no WRITE of the file. A thread that waits for such a WRITE may
+    /// hold the page locked. So this waits [`BEFORE_WAITS_MAX`] at most, and then the bytes stay ([OT7]).
     pub(crate) fn put_zeros(&self, file: InodeNumber, parts: Vec<Range<u64>>) {
         let zeros = match Zeros::new() {
             Ok(zeros) => Arc::new(zeros),
